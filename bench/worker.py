@@ -1,0 +1,209 @@
+"""The contenders that run on torch: eager, torch.compile, Tilewright, and the large GEMM.
+
+The idea: `python -m bench.worker CONTENDER MODE FOLDER THREADS` reads a case from its folder and
+serves the parent's requests; the imports of a contender happen before anything is timed.
+Does not know other contenders' processes.
+"""
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bench import cases
+from bench.protocol import Prepare, Running, serve
+
+GEMM_SIZE = 2048
+GEMM_FLOPS = 2 * GEMM_SIZE**3
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A way to run a case: what to import beforehand, and how to begin in each mode."""
+
+    name: str
+    imports: tuple[str, ...]
+    train: Callable[[cases.Loaded], Callable[[], Tensor]]
+    infer: Callable[[cases.Loaded], Callable[[], Tensor]]
+
+
+def _eager_train(loaded: cases.Loaded) -> Callable[[], Tensor]:
+    return _torch_step(loaded, lambda x, y: loaded.loss(loaded.model(x), y))
+
+
+def _eager_infer(loaded: cases.Loaded) -> Callable[[], Tensor]:
+    model, inputs = loaded.model, loaded.inputs
+
+    def step() -> Tensor:
+        with torch.inference_mode():
+            output: Tensor = model(inputs)
+        return output
+
+    return step
+
+
+def _compile_train(options: dict[str, Any]) -> Callable[[cases.Loaded], Callable[[], Tensor]]:
+    def begin(loaded: cases.Loaded) -> Callable[[], Tensor]:
+        def whole(x: Tensor, y: Tensor) -> Tensor:
+            return loaded.loss(loaded.model(x), y)
+
+        return _torch_step(loaded, torch.compile(whole, fullgraph=True, **options))
+
+    return begin
+
+
+def _compile_infer(
+    options: dict[str, Any], *, freezing: bool
+) -> Callable[[cases.Loaded], Callable[[], Tensor]]:
+    def begin(loaded: cases.Loaded) -> Callable[[], Tensor]:
+        if freezing:
+            from torch._inductor import config
+
+            config.freezing = True
+        compiled, inputs = torch.compile(loaded.model, fullgraph=True, **options), loaded.inputs
+
+        def step() -> Tensor:
+            with torch.no_grad():
+                output: Tensor = compiled(inputs)
+            return output
+
+        return step
+
+    return begin
+
+
+def _torch_step(
+    loaded: cases.Loaded, forward: Callable[[Tensor, Tensor], Tensor]
+) -> Callable[[], Tensor]:
+    optimizer = loaded.case.optimizer.build(loaded.model)
+    inputs, targets = loaded.inputs, loaded.targets
+
+    def step() -> Tensor:
+        optimizer.zero_grad(set_to_none=True)
+        loss = forward(inputs, targets)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step
+
+
+def _tilewright_train(loaded: cases.Loaded) -> Callable[[], Tensor]:
+    import tilewright as tw
+
+    optimizer = loaded.case.optimizer.build(loaded.model)
+    batch = (loaded.inputs, loaded.targets)
+    trained = tw.train_step(loaded.model, loaded.loss, optimizer, *batch)
+    return lambda: trained(*batch)
+
+
+def _tilewright_infer(loaded: cases.Loaded) -> Callable[[], Tensor]:
+    import tilewright as tw
+
+    with torch.no_grad():
+        compiled = tw.compile(loaded.model, loaded.inputs)
+    inputs = loaded.inputs
+
+    def step() -> Tensor:
+        with torch.no_grad():
+            output: Tensor = compiled(inputs)
+        return output
+
+    return step
+
+
+_INDUCTOR = ("torch._dynamo", "torch._inductor.compile_fx")
+_TILEWRIGHT = ("tilewright.compiler", "tilewright.train", "tilewright.runtime")
+_TUNED = {"mode": "max-autotune"}
+
+CONTENDERS: tuple[Contender, ...] = (
+    Contender("eager", (), _eager_train, _eager_infer),
+    Contender("compile-default", _INDUCTOR, _compile_train({}), _compile_infer({}, freezing=False)),
+    Contender(
+        "compile-max-autotune",
+        _INDUCTOR,
+        _compile_train(_TUNED),
+        _compile_infer(_TUNED, freezing=False),
+    ),
+    # Freezing is about weights that never change: in training it is the default mode.
+    Contender(
+        "compile-freezing", _INDUCTOR, _compile_train({}), _compile_infer(_TUNED, freezing=True)
+    ),
+    Contender("tilewright", _INDUCTOR + _TILEWRIGHT, _tilewright_train, _tilewright_infer),
+)
+
+
+def prepare_case(contender: Contender, mode: str, folder: Path) -> Prepare:
+    """Load the case; beginning compiles it and takes a first step."""
+
+    def prepare() -> Callable[[], Running]:
+        loaded = cases.read(folder)
+        loaded.model.train(mode == "train")
+        initial = {k: v.clone() for k, v in loaded.model.state_dict().items()}
+
+        def begin() -> Running:
+            step = (contender.train if mode == "train" else contender.infer)(loaded)
+            first = step()
+
+            def observe() -> list[float]:
+                if mode == "infer":
+                    return cases.sample(first)
+                later = [step().item() for _ in range(cases.CHECKED_STEPS - 1)]
+                return [first_loss, *later]
+
+            first_loss = first.item() if mode == "train" else 0.0
+            restart = _restart(loaded, initial) if mode == "train" else _nothing
+            return Running(step, _nothing, restart, observe, {"torch": torch.__version__})
+
+        return begin
+
+    return prepare
+
+
+def prepare_gemm() -> Callable[[], Running]:
+    """A square product large enough to run at the machine's best rate."""
+    a, b = torch.randn(GEMM_SIZE, GEMM_SIZE), torch.randn(GEMM_SIZE, GEMM_SIZE)
+    out = torch.empty(GEMM_SIZE, GEMM_SIZE)
+
+    def step() -> Tensor:
+        return torch.mm(a, b, out=out)
+
+    return lambda: Running(step, _nothing, _nothing, list, {"torch": torch.__version__})
+
+
+def _restart(loaded: cases.Loaded, initial: dict[str, Tensor]) -> Callable[[], None]:
+    def restart() -> None:
+        with torch.no_grad():
+            for name, value in loaded.model.state_dict().items():
+                value.copy_(initial[name])
+
+    return restart
+
+
+def _nothing(*_: Any) -> None:
+    """Torch on CPU returns when the result is there; inference changes no state."""
+
+
+def main() -> None:
+    """Serve one contender."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("contender")
+    parser.add_argument("mode", choices=cases.MODES)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("threads", type=int)
+    asked = parser.parse_args()
+    torch.set_num_threads(asked.threads)
+    if asked.contender == "gemm":
+        serve(prepare_gemm)
+        return
+    table = {contender.name: contender for contender in CONTENDERS}
+    contender = table[asked.contender]
+    serve(prepare_case(contender, asked.mode, asked.folder), contender.imports)
+
+
+if __name__ == "__main__":
+    main()

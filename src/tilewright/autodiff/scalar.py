@@ -1,0 +1,191 @@
+"""Reverse mode through one scalar expression: the adjoint of every read in a formula's value.
+
+The idea: walk the value from the root down, multiplying by the derivative texts of
+`base.scalar.FUNCTIONS`.  Zeros are structural (an adjoint that is not there), never a product with
+0, and a select guards what its branches contribute::
+
+    d/dx  (f(x) if c else g(x)) * h   -->   (df * h) if c else (dg * h)
+
+so that an infinity or a NaN in the branch not taken cannot leak.  This module does not know loops.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cache
+
+from tilewright.base.expr import Call, Const, Expr, Read, names, reads, substitute
+from tilewright.base.scalar import BY_NAME
+from tilewright.base.syntax import parse
+
+Adjoint = tuple[Read, Expr]
+_ARGUMENTS = ("a", "b", "c")
+_CONSTANT_FOLDS: dict[str, Callable[..., bool]] = {
+    "eq": lambda a, b: a == b,
+    "ne": lambda a, b: a != b,
+    "lt": lambda a, b: a < b,
+    "le": lambda a, b: a <= b,
+    "gt": lambda a, b: a > b,
+    "ge": lambda a, b: a >= b,
+    "and": lambda a, b: a and b,
+    "or": lambda a, b: a or b,
+    "not": lambda a: not a,
+}
+
+
+def adjoints(
+    value: Expr, seed: Expr, wanted: Callable[[Read], bool], root: Expr | None
+) -> Sequence[Adjoint]:
+    """Return `(read, seed * d value / d read)` for every wanted read, in order of appearance.
+
+    root: an expression that stands for the whole value (the formula's own result) where it may be
+    read instead of computed again; None where it may not.
+    """
+    found: list[Adjoint] = []
+    _descend(value, seed, wanted, root, found)
+    return found
+
+
+def _descend(
+    expr: Expr,
+    adjoint: Expr,
+    wanted: Callable[[Read], bool],
+    result: Expr | None,
+    found: list[Adjoint],
+) -> None:
+    match expr:
+        case Read(_, _, default):
+            if wanted(expr):
+                found.append((expr, adjoint))
+            if default is not None and any(wanted(read) for read in reads(default)):
+                raise AssertionError("a read's default is a constant or an integer expression")
+        case Call("select", (cond, yes, no)):
+            _descend(yes, select(cond, adjoint, Const(0)), wanted, None, found)
+            _descend(no, select(cond, Const(0), adjoint), wanted, None, found)
+        case Call(fn, args):
+            for position, arg in enumerate(args):
+                if not any(wanted(read) for read in reads(arg)):
+                    continue
+                partial = derivative(fn, args, position, result)
+                if partial is not None:
+                    _descend(arg, multiply(adjoint, partial), wanted, None, found)
+
+
+def derivative(fn: str, args: tuple[Expr, ...], position: int, result: Expr | None) -> Expr | None:
+    """Return the partial derivative of `fn(*args)` by one argument; None where it is zero."""
+    text = BY_NAME[fn].derivative[position]
+    if not text:
+        return None
+    template = _parsed(text)
+    bindings = dict(zip(_ARGUMENTS, args, strict=False))
+    bindings["r"] = result if result is not None else Call(fn, args)
+    return fold(substitute(template, bindings))
+
+
+@cache
+def _parsed(text: str) -> Expr:
+    expr = parse(text)
+    assert names(expr) <= {*_ARGUMENTS, "r"}, f"unknown name in the derivative {text!r}"
+    return expr
+
+
+def multiply(a: Expr, b: Expr) -> Expr:
+    """Return a * b, with units dropped and selects kept outermost (zeros there stay zeros)."""
+    if _is_one(a):
+        return b
+    if _is_one(b):
+        return a
+    if b == Const(-1) or b == Const(-1.0):
+        return negate(a)
+    match a, b:
+        case Call("select", (cond, yes, no)), _:
+            return select(cond, _times(yes, b), _times(no, b))
+        case _, Call("select", (cond, yes, no)):
+            return select(cond, _times(a, yes), _times(a, no))
+        case _, Call("neg", (inner,)):
+            return negate(multiply(a, inner))
+        case Call("neg", (inner,)), _:
+            return negate(multiply(inner, b))
+        case _, Call("div", (Const(one), divisor)) if one == 1 and not isinstance(one, bool):
+            return Call("div", (a, divisor))
+    return Call("mul", (a, b))
+
+
+def _times(a: Expr, b: Expr) -> Expr:
+    return Const(0) if _is_zero(a) or _is_zero(b) else multiply(a, b)
+
+
+def negate(a: Expr) -> Expr:
+    """Return -a; a select keeps outermost."""
+    match a:
+        case Call("neg", (inner,)):
+            return inner
+        case Call("select", (cond, yes, no)):
+            return select(
+                cond,
+                Const(0) if _is_zero(yes) else negate(yes),
+                Const(0) if _is_zero(no) else negate(no),
+            )
+        case Const(value) if not isinstance(value, bool):
+            return Const(-value)
+    return Call("neg", (a,))
+
+
+def select(cond: Expr, yes: Expr, no: Expr) -> Expr:
+    """Return `yes if cond else no`, decided where the condition is a constant."""
+    if isinstance(cond, Const):
+        return yes if cond.value else no
+    return yes if yes == no else Call("select", (cond, yes, no))
+
+
+def add(a: Expr, b: Expr) -> Expr:
+    """Return a + b; two selects on one condition are added branch by branch."""
+    if _is_zero(a):
+        return b
+    if _is_zero(b):
+        return a
+    match a, b:
+        case Call("select", (c1, y1, n1)), Call("select", (c2, y2, n2)) if c1 == c2:
+            return select(c1, add(y1, y2), add(n1, n2))
+    return Call("add", (a, b))
+
+
+def fold(expr: Expr) -> Expr:
+    """Decide comparisons and selects between constants, and drop units, in a derivative."""
+    match expr:
+        case Call("select", (cond, yes, no)):
+            decided = fold(cond)
+            if isinstance(decided, Const):
+                return fold(yes if decided.value else no)
+            return select(decided, fold(yes), fold(no))
+        case Call("mul", (a, b)):
+            return multiply(fold(a), fold(b))
+        case Call("neg", (a,)):
+            return negate(fold(a))
+        case Call("pow", (a, b)):
+            return _fold_pow(fold(a), fold(b))
+        case Call("sub", (Const(a), Const(b))):
+            return Const(a - b)
+        case Call(fn, args):
+            done = tuple(fold(arg) for arg in args)
+            values = [arg.value for arg in done if isinstance(arg, Const)]
+            if fn in _CONSTANT_FOLDS and len(values) == len(done):
+                return Const(bool(_CONSTANT_FOLDS[fn](*values)))
+            if fn == "and" and Const(False) in done:
+                return Const(False)
+            return Call(fn, done)
+    return expr
+
+
+def _fold_pow(base: Expr, exponent: Expr) -> Expr:
+    if _is_one(exponent):
+        return base
+    if _is_zero(exponent):
+        return Const(1)
+    return Call("pow", (base, exponent))
+
+
+def _is_one(expr: Expr) -> bool:
+    return isinstance(expr, Const) and not isinstance(expr.value, bool) and expr.value == 1
+
+
+def _is_zero(expr: Expr) -> bool:
+    return isinstance(expr, Const) and not isinstance(expr.value, bool) and expr.value == 0

@@ -1,0 +1,285 @@
+"""Index algebra: affine normal form, simplification and bounds of integer expressions.
+
+The idea: an index is a sum of atoms with integer factors.  Everything that derives (gradients,
+fusion, kernels) writes indices freely and lets `simplify` bring them to one normal form, so that
+equal indices are equal values.  Divisions and remainders vanish where bounds prove it.
+
+All loops run from 0 to extent - 1; `extents` maps their names to extents.  Named sizes without an
+extent count as at least 1 and unbounded above.
+"""
+
+from collections.abc import Mapping
+from math import gcd
+
+from tilewright.base.expr import Call, Const, Expr, Read, Sym, children, rebuild
+from tilewright.base.syntax import show
+
+Extents = Mapping[str, int]
+Affine = tuple[int, dict[Expr, int]]  # constant, factor of each atom
+INFINITY = 1 << 62
+
+
+def affine(expr: Expr) -> Affine:
+    """Split an integer expression into `constant + sum(factor * atom)`; atoms are not affine."""
+    match expr:
+        case Const(value) if not isinstance(value, float):
+            return int(value), {}
+        case Call("add", (a, b)):
+            return _combine(affine(a), affine(b), 1)
+        case Call("sub", (a, b)):
+            return _combine(affine(a), affine(b), -1)
+        case Call("neg", (a,)):
+            return _combine((0, {}), affine(a), -1)
+        case Call("mul", (a, b)):
+            left, right = affine(a), affine(b)
+            if not left[1]:
+                return _scale(right, left[0])
+            if not right[1]:
+                return _scale(left, right[0])
+    return 0, {expr: 1}
+
+
+def from_affine(constant: int, terms: Mapping[Expr, int]) -> Expr:
+    """Write `constant + sum(factor * atom)` in the canonical order (larger factors first)."""
+    ordered = sorted(terms.items(), key=lambda item: (-abs(item[1]), show(item[0])))
+    ordered = [item for item in ordered if item[1] > 0] + [item for item in ordered if item[1] < 0]
+    result: Expr | None = None
+    for atom, factor in ordered:
+        size = abs(factor)
+        term = atom if size == 1 else Call("mul", (atom, Const(size)))
+        if result is None:
+            result = term if factor > 0 else Call("neg", (term,))
+        else:
+            result = Call("add" if factor > 0 else "sub", (result, term))
+    if result is None:
+        return Const(constant)
+    if constant == 0:
+        return result
+    return Call("add" if constant > 0 else "sub", (result, Const(abs(constant))))
+
+
+def simplify(expr: Expr, extents: Extents) -> Expr:
+    """Return the normal form of an integer expression whose loops have the given extents."""
+    parts = children(expr)
+    if parts:
+        expr = rebuild(expr, tuple(simplify(part, extents) for part in parts))
+    match expr:
+        case Sym(name) if extents.get(name) == 1:
+            return Const(0)
+        case Call("floordiv", (a, Const(int(q)))) if q > 0:
+            return _floordiv(a, q, extents)
+        case Call("mod", (a, Const(int(q)))) if q > 0:
+            return _mod(a, q, extents)
+        case Call("exactdiv", (a, Const(int(q)))) if q > 0:
+            return _exactdiv(a, q)
+        case Call("add" | "sub" | "neg" | "mul", _):
+            constant, terms = affine(expr)
+            return from_affine(constant, _recombine(terms, extents))
+        case _:
+            return expr
+
+
+def bounds(expr: Expr, extents: Extents) -> tuple[int, int] | None:  # noqa: C901 - a flat match
+    """Return the least and the greatest value (inclusive), or None where nothing is known."""
+    match expr:
+        case Const(value) if not isinstance(value, float):
+            return int(value), int(value)
+        case Sym(name):
+            return (0, extents[name] - 1) if name in extents else (1, INFINITY)
+        case Read():
+            return None
+        case Call("floordiv", (a, Const(int(q)))) if q > 0:
+            inner = bounds(a, extents)
+            return None if inner is None else (inner[0] // q, inner[1] // q)
+        case Call("exactdiv", (a, Const(int(q)))) if q > 0:
+            inner = bounds(a, extents)
+            return None if inner is None else (-(-inner[0] // q), inner[1] // q)
+        case Call("mod", (a, Const(int(q)))) if q > 0:
+            inner = bounds(a, extents)
+            if inner is not None and inner[0] // q == inner[1] // q:
+                return inner[0] % q, inner[1] % q
+            return 0, q - 1
+        case Call("min", (a, b)) | Call("max", (a, b)):
+            left, right = bounds(a, extents), bounds(b, extents)
+            if left is None or right is None:
+                return None
+            choose = min if expr.fn == "min" else max
+            return choose(left[0], right[0]), choose(left[1], right[1])
+        case Call("select", (_, a, b)):
+            left, right = bounds(a, extents), bounds(b, extents)
+            if left is None or right is None:
+                return None
+            return min(left[0], right[0]), max(left[1], right[1])
+        case Call("add" | "sub" | "neg" | "mul", _):
+            return _affine_bounds(expr, extents)
+        case _:
+            return None
+
+
+def within(expr: Expr, extent: int, extents: Extents) -> bool:
+    """Say whether an index is proved to lie in [0, extent)."""
+    limits = bounds(expr, extents)
+    return limits is not None and limits[0] >= 0 and limits[1] < extent
+
+
+def _affine_bounds(expr: Expr, extents: Extents) -> tuple[int, int] | None:
+    constant, terms = affine(expr)
+    if terms == {expr: 1}:  # a product of two atoms: its own atom
+        return None
+    low = high = constant
+    for atom, factor in terms.items():
+        inner = bounds(atom, extents)
+        if inner is None:
+            return None
+        ends = (inner[0] * factor, inner[1] * factor)
+        low, high = low + min(ends), high + max(ends)
+    return low, high
+
+
+def _combine(a: Affine, b: Affine, sign: int) -> Affine:
+    terms = dict(a[1])
+    for atom, factor in b[1].items():
+        terms[atom] = terms.get(atom, 0) + sign * factor
+    return a[0] + sign * b[0], {atom: factor for atom, factor in terms.items() if factor}
+
+
+def _scale(a: Affine, factor: int) -> Affine:
+    if factor == 0:
+        return 0, {}
+    return a[0] * factor, {atom: own * factor for atom, own in a[1].items()}
+
+
+def _split(expr: Expr, q: int) -> tuple[Affine, Affine]:
+    """Split e into q * a + r, where a takes what is divisible by q."""
+    constant, terms = affine(expr)
+    whole = {atom: factor // q for atom, factor in terms.items() if factor % q == 0}
+    rest = {atom: factor for atom, factor in terms.items() if factor % q}
+    return (constant // q, whole), (constant % q, rest)
+
+
+def _floordiv(expr: Expr, q: int, extents: Extents) -> Expr:
+    if q == 1:
+        return expr
+    whole, rest = _split(expr, q)
+    inner = from_affine(*rest)
+    limits = bounds(inner, extents)
+    if limits is not None and limits[0] // q == limits[1] // q:
+        constant, terms = whole
+        return from_affine(constant + limits[0] // q, _recombine(terms, extents))
+    match inner:
+        case Call("floordiv", (a, Const(int(p)))):  # (a // p) // q = a // (p q)
+            quotient = _floordiv(a, p * q, extents)
+        case Call("mod", (a, Const(int(p)))) if p % q == 0:  # (a % p) // q = (a // q) % (p / q)
+            quotient = _mod(_floordiv(a, q, extents), p // q, extents)
+        case _:
+            # (q' (a // p) + r) // q with q = q' p ... is left as it is.
+            common = _common_divisor(rest, q)
+            if common > 1:
+                reduced = (rest[0] // common, {a: f // common for a, f in rest[1].items()})
+                quotient = _floordiv(from_affine(*reduced), q // common, extents)
+            elif (parted := _digits(rest, q, extents)) is not None:
+                quotient = _floordiv(from_affine(*parted[1]), q // parted[0], extents)
+            else:
+                quotient = Call("floordiv", (inner, Const(q)))
+    constant, terms = _combine(whole, affine(quotient), 1)
+    return from_affine(constant, _recombine(terms, extents))
+
+
+def _digits(rest: Affine, q: int, extents: Extents) -> tuple[int, Affine, Affine] | None:
+    """Part e in c * a + r with 0 <= r < c, where c divides q: then e // q = a // (q / c).
+
+    Returns c, a and r for the greatest such c.
+    """
+    constant, terms = rest
+    for c in sorted({gcd(factor, q) for factor in terms.values()}, reverse=True):
+        if not 1 < c < q:
+            continue
+        low = {atom: factor for atom, factor in terms.items() if factor % c}
+        high = {atom: factor // c for atom, factor in terms.items() if factor % c == 0}
+        r = (constant % c, low)
+        limits = bounds(from_affine(*r), extents)
+        if limits is not None and limits[0] >= 0 and limits[1] < c:
+            return c, (constant // c, high), r
+    return None
+
+
+def _common_divisor(rest: Affine, q: int) -> int:
+    """Return the greatest divisor of q that divides every factor (the constant may be floored)."""
+    common = q
+    for factor in rest[1].values():
+        common = gcd(common, factor)
+    return common
+
+
+def _mod(expr: Expr, q: int, extents: Extents) -> Expr:
+    if q == 1:
+        return Const(0)
+    _, rest = _split(expr, q)
+    inner = from_affine(rest[0], _recombine(rest[1], extents))
+    limits = bounds(inner, extents)
+    if limits is not None and limits[0] // q == limits[1] // q:
+        constant, terms = affine(inner)
+        return from_affine(constant - q * (limits[0] // q), terms)
+    if isinstance(inner, Call) and inner.fn == "mod":
+        a, modulus = inner.args
+        if isinstance(modulus, Const) and isinstance(modulus.value, int) and modulus.value % q == 0:
+            return _mod(a, q, extents)  # (a % (q m)) % q = a % q
+    parted = _digits(affine(inner), q, extents)
+    if parted is not None:  # (c a + r) % (c m) = c (a % m) + r
+        c, high, low = parted
+        digit = affine(_mod(from_affine(*high), q // c, extents))
+        constant, terms = _combine(_scale(digit, c), low, 1)
+        return from_affine(constant, _recombine(terms, extents))
+    return Call("mod", (inner, Const(q)))
+
+
+def _exactdiv(expr: Expr, q: int) -> Expr:
+    if q == 1:
+        return expr
+    constant, terms = affine(expr)
+    if constant % q == 0 and all(factor % q == 0 for factor in terms.values()):
+        return from_affine(constant // q, {atom: factor // q for atom, factor in terms.items()})
+    return Call("exactdiv", (from_affine(constant, terms), Const(q)))
+
+
+def _recombine(terms: Mapping[Expr, int], extents: Extents) -> dict[Expr, int]:
+    """Put divided indices together again.
+
+    ::
+
+        (e // c) * c k + (e % c) * k  -->  e * k
+        ((e // c) % m) * c k + (e % c) * k  -->  (e % (c m)) * k
+    """
+    found = dict(terms)
+    for low, k in terms.items():
+        if low not in found or found[low] != k:
+            continue
+        match low:
+            case Call("mod", (e, Const(int(c)))):
+                pass
+            case _:
+                continue
+        for high, factor in terms.items():
+            if high not in found or factor != c * k:
+                continue
+            whole = _undivided(high, e, c, extents)
+            if whole is None:
+                continue
+            del found[high], found[low]
+            _, merged = _combine((0, found), _scale(affine(whole), k), 1)
+            constant = affine(whole)[0] * k
+            assert constant == 0 or e == whole, "only a bare index may carry a constant"
+            if constant:  # keep the constant inside an atom: undo this merge
+                found[high], found[low] = factor, k
+                continue
+            return _recombine(merged, extents)
+    return found
+
+
+def _undivided(high: Expr, e: Expr, c: int, extents: Extents) -> Expr | None:
+    if high == _floordiv(e, c, extents):
+        return e
+    match high:
+        case Call("mod", (quotient, Const(int(m)))) if quotient == _floordiv(e, c, extents):
+            return _mod(e, c * m, extents)
+    return None

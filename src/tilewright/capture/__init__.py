@@ -1,0 +1,33 @@
+"""From PyTorch to a Graph: the only package of the compile side that knows torch.
+
+The idea: one importer for `tw.capture`, `tw.compile`, `tw.train_step` and `torch.compile`; what has
+a derivative formula of its own stays whole, what has no operator yet becomes a library call, and
+what cannot be right is refused at the user's line.
+This package does not know how a graph is differentiated, made cheaper or run.
+"""
+
+from tilewright.capture.entry import Captured, capture
+from tilewright.capture.functionalize import Functional, Prepared, functionalize, prepare_dynamo
+from tilewright.capture.importer import Imported, import_functional
+from tilewright.capture.record import Computed
+from tilewright.capture.replay import drawing_again, replay, run_library
+from tilewright.capture.restore import restore, write_back
+from tilewright.capture.watch import Watch
+
+__all__ = [
+    "Captured",
+    "Computed",
+    "Functional",
+    "Imported",
+    "Prepared",
+    "Watch",
+    "capture",
+    "drawing_again",
+    "functionalize",
+    "import_functional",
+    "prepare_dynamo",
+    "replay",
+    "restore",
+    "run_library",
+    "write_back",
+]

@@ -1,0 +1,298 @@
+"""Rules for calls that work element by element, and for reductions and constants.
+
+The idea: a family of overloads (`add.Tensor`, `mul.Scalar`, ...) is one function that gives the
+rule for each; what torch says beside the operator (type promotion with 0-d tensors, `dtype=`
+arguments) becomes casts.  A rule that is given something its operator cannot do returns None.
+This module does not know the overloads' names.
+"""
+
+import math
+from typing import Any
+
+import torch
+
+from tilewright.capture.call import Call, Made, Rule
+from tilewright.capture.template import dtype_of
+from tilewright.graph.ir import Value
+
+# ---------------------------------------------------------------------------- pointwise
+
+
+def unary(operator: str, *attributes: str) -> Rule:
+    """op(self, attributes...): every attribute has ATen's name."""
+
+    def rule(call: Call) -> Made:
+        value = call["self"] if "self" in call.arguments else call["input"]
+        return call.emit(operator, value, **{name: call[name] for name in attributes})
+
+    return rule
+
+
+def binary(operator: str, *attributes: str) -> Rule:
+    """op(self, other, attributes...), operands first brought to torch's common element type."""
+
+    def rule(call: Call) -> Made:
+        left, right = _common(call, "self", "other")
+        if not isinstance(left, Value) and not isinstance(right, Value):
+            return None
+        return call.emit(operator, left, right, **{name: call[name] for name in attributes})
+
+    return rule
+
+
+def power(left: str, right: str) -> Rule:
+    """pow(left, right)."""
+
+    def rule(call: Call) -> Made:
+        a, b = _common(call, left, right)
+        return call.emit("pow", a, b)
+
+    return rule
+
+
+def _common(call: Call, *names: str) -> list[Any]:
+    """Return the operands, each tensor cast to the type torch computes in.
+
+    A 0-d tensor and a number do not widen a type of their own kind; our operators know that of
+    numbers only.
+    """
+    operands = [call[name] for name in names]
+    fakes = [
+        call.fake(name) if isinstance(operand, Value) else operand
+        for name, operand in zip(names, operands, strict=True)
+    ]
+    common = dtype_of(torch.result_type(*fakes))
+    if common is None:
+        return operands
+    return [
+        call.cast(operand, common, wish=name) if isinstance(operand, Value) else operand
+        for name, operand in zip(names, operands, strict=True)
+    ]
+
+
+def reversed_sub(call: Call) -> Made:
+    """rsub(self, other, alpha) --> other - alpha * self."""
+    if call["alpha"] != 1:
+        return None
+    return call.emit("rsub", call["self"], call["other"])
+
+
+def elu(call: Call) -> Made:
+    """elu(self, alpha, scale, input_scale): elu, selu or neither."""
+    if call["scale"] == 1 and call["input_scale"] == 1:
+        return call.emit("elu", call["self"], alpha=call["alpha"])
+    if call["scale"] == 1 and call["alpha"] * call["input_scale"] == 1:
+        return call.emit("celu", call["self"], alpha=call["alpha"])
+    if abs(call["scale"] - 1.0507009873554805) < 1e-15 and call["input_scale"] == 1:
+        return call.emit("selu", call["self"])
+    return None
+
+
+def log_sigmoid(call: Call) -> Made:
+    """log_sigmoid_forward(self) -> (y, buffer); the buffer is for backward."""
+    if any(user.args[1] != 0 for user in call.node.users):
+        return None
+    return (call.emit("log_sigmoid", call["self"], wish="y"), None)
+
+
+def divide(call: Call) -> Made:
+    """div(self, other, rounding_mode)."""
+    left, right = _common(call, "self", "other")
+    mode = call["rounding_mode"]
+    if mode == "floor":
+        return call.emit("floor_divide", left, right)
+    if mode is None:
+        return call.emit("div", left, right)
+    if call.result.dtype.kind != "float":
+        return None
+    return call.emit("trunc", call.emit("div", left, right, wish="quotient"))
+
+
+def clamp(call: Call) -> Made:
+    """clamp(self, min, max) with numbers."""
+    low, high = call.arguments.get("min"), call.arguments.get("max")
+    return call.emit("clamp", call["self"], min=low, max=high)
+
+
+def clamp_tensors(call: Call) -> Made:
+    """clamp(self, min, max) with tensors."""
+    if call["min"] is None or call["max"] is None:
+        return None
+    return call.emit("clamp_tensor", call["self"], call["min"], call["max"])
+
+
+def where(call: Call) -> Made:
+    """where(condition, self, other)."""
+    left, right = _common(call, "self", "other")
+    return call.emit("where", call["condition"], left, right)
+
+
+def masked_fill(call: Call) -> Made:
+    """masked_fill(self, mask, value)."""
+    value = call["value"]
+    if isinstance(value, Value):
+        value = call.cast(value, call.result.dtype)
+    shaped = _expanded(call, call["self"])
+    return call.emit("masked_fill", shaped, call["mask"], value)
+
+
+def _expanded(call: Call, value: Value) -> Value:
+    shape = tuple(dim for dim in call.result.shape if isinstance(dim, int))
+    return value if value.type.shape == shape else call.emit("expand", value, wish="x", shape=shape)
+
+
+def fused_product(call: Call) -> Made:
+    """fma(a, b, c), which Dynamo makes of addcmul_ and add_ with alpha: a * b + c."""
+    return call.emit("addcmul", call["c"], call["a"], call["b"], value=1)
+
+
+def addc(operator: str) -> Rule:
+    """addcmul(self, tensor1, tensor2, value) and addcdiv."""
+
+    def rule(call: Call) -> Made:
+        names = ("self", "tensor1", "tensor2")
+        operands = [call.cast(call[name], call.result.dtype, wish=name) for name in names]
+        return call.emit(operator, *operands, value=call["value"])
+
+    return rule
+
+
+def lerp(call: Call) -> Made:
+    """lerp(self, end, weight)."""
+    return call.emit("lerp", call["self"], call["end"], call["weight"])
+
+
+# ---------------------------------------------------------------------------- copies and casts
+
+
+def same(call: Call) -> Made:
+    """A copy, or another layout of the same elements: the operand itself."""
+    value: Value = call["self"]
+    return value if value.type == call.result else None
+
+
+def to_copy(call: Call) -> Made:
+    """_to_copy(self, dtype): a cast, or nothing."""
+    value = call["self"]
+    return value if value.type == call.result else call.emit("cast", value, dtype=_result(call))
+
+
+def copy(call: Call) -> Made:
+    """copy(self, src): `src` in the type and shape of `self`."""
+    value = _expanded(call, call.cast(call["src"], call.result.dtype))
+    return value
+
+
+def stop(call: Call) -> Made:
+    """stop_gradient(x), detach(x)."""
+    return call.emit("stop_gradient", call["self"] if "self" in call.arguments else call["x"])
+
+
+def _result(call: Call) -> str:
+    return call.result.dtype.name
+
+
+# ---------------------------------------------------------------------------- reductions
+
+
+def reduce(operator: str, *attributes: str) -> Rule:
+    """op(self, dim, keepdim, attributes...), `dtype` first: dim is one, several, none or all."""
+
+    def rule(call: Call) -> Made:
+        value = call["self"]
+        wanted = call.dtype("dtype") if "dtype" in call.arguments else None
+        if wanted is not None:
+            value = call.cast(value, wanted)
+        dims = dims_of(call.arguments.get("dim"))
+        keepdim = bool(call.arguments.get("keepdim", False))
+        extra = {name: call[name] for name in attributes if call[name] is not None}
+        return call.emit(operator, value, dims=dims, keepdim=keepdim, **extra)
+
+    return rule
+
+
+def dims_of(dim: Any) -> tuple[int, ...] | None:
+    """Return the dims that ATen's `dim` names: None stands for all, and so does an empty list."""
+    if dim is None or dim == []:
+        return None
+    return tuple(dim) if isinstance(dim, list) else (dim,)
+
+
+def argument(operator: str) -> Rule:
+    """argmax(self, dim, keepdim)."""
+
+    def rule(call: Call) -> Made:
+        return call.emit(operator, call["self"], dim=call["dim"], keepdim=call["keepdim"])
+
+    return rule
+
+
+def reduce_pair(operator: str) -> Rule:
+    """max(self, dim, keepdim) -> (values, indices)."""
+
+    def rule(call: Call) -> Made:
+        attrs = {"dim": call["dim"], "keepdim": call["keepdim"]}
+        return call.emit_all(operator, call["self"], wishes=("values", "indices"), **attrs)
+
+    return rule
+
+
+def extreme(operator: str) -> Rule:
+    """max(self) over everything: ties share the gradient, as in amax."""
+
+    def rule(call: Call) -> Made:
+        return call.emit(operator, call["self"])
+
+    return rule
+
+
+def log_sum_exp(call: Call) -> Made:
+    """logsumexp(self, dim, keepdim)."""
+    dims = dims_of(call["dim"]) or tuple(range(call["self"].type.rank))
+    return call.emit("logsumexp", call["self"], dims=dims, keepdim=call["keepdim"])
+
+
+def vector_norm(call: Call) -> Made:
+    """linalg_vector_norm(self, ord, dim, keepdim, dtype)."""
+    if call["ord"] not in (1, 2, math.inf) or call["dtype"] is not None:
+        return None
+    attrs = {"ord": call["ord"], "dims": dims_of(call["dim"]), "keepdim": call["keepdim"]}
+    return call.emit("vector_norm", call["self"], **attrs)
+
+
+def cumsum(call: Call) -> Made:
+    """cumsum(self, dim, dtype), where it is short: the loops are quadratic."""
+    shape = call["self"].type.shape
+    if not shape or shape[call["dim"]] > 64:
+        return None
+    wanted = call.dtype("dtype")
+    value = call["self"] if wanted is None else call.cast(call["self"], wanted)
+    return call.emit("cumsum", value, dim=call["dim"])
+
+
+# ---------------------------------------------------------------------------- constants
+
+
+def filled(value: bool | int | float | None = None, name: str = "fill_value") -> Rule:
+    """full, zeros, ones, and their `_like` and `new_` forms: one number everywhere."""
+
+    def rule(call: Call) -> Made:
+        number = call[name] if value is None else value
+        if not isinstance(number, bool | int | float):
+            return None
+        shape = call.result.shape
+        return call.emit("full", shape=shape, value=number, dtype=_result(call))  # type: ignore[arg-type]
+
+    return rule
+
+
+def fill(call: Call) -> Made:
+    """fill(self, value) with a tensor of no dims: it in the type and shape of `self`."""
+    return _expanded(call, call.cast(call["value"], call.result.dtype))
+
+
+def arange(call: Call) -> Made:
+    """arange(start, end, step)."""
+    start, step = call.arguments.get("start") or 0, call.arguments.get("step", 1)
+    attrs = {"start": start, "stop": call["end"], "step": step, "dtype": _result(call)}
+    return call.emit("arange", **attrs)

@@ -1,0 +1,233 @@
+"""Capture a function or module with example arguments: the front door of this package.
+
+The idea: Dynamo runs the function once with our back end, which takes the graph and answers with
+empty stand-ins; where these end up in the user's result shows how to build it from then on.
+Nothing is computed, and no argument or buffer is changed.
+This module does not know what is done with the graph.
+"""
+
+import logging
+import types
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch._dynamo
+from torch import fx
+from torch._C._dynamo.eval_frame import reset_code
+
+from tilewright.capture.calls import CallSpec, ResultSpec, describe_call, describe_result
+from tilewright.capture.functionalize import functionalize, prepare_dynamo
+from tilewright.capture.importer import Imported, import_functional
+from tilewright.capture.record import Input, Mutation, Result
+from tilewright.capture.refusal import explain
+from tilewright.capture.restore import restore, write_back
+from tilewright.graph.ir import Graph
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """A graph, the live tensors it is fed with, and how a call is taken apart and answered.
+
+    inputs: one for each input of the graph, in order.  sources: for each of them the number of an
+    argument leaf, or, as -1 - k, of `state[k]`: the module's parameters and buffers, other tensors
+    that the function reaches, and constants; they are the live tensors, never copies.
+    """
+
+    graph: Graph
+    inputs: tuple[Input, ...]
+    sources: tuple[int, ...]
+    state: tuple[torch.Tensor, ...]
+    results: tuple[Result, ...]
+    mutations: tuple[Mutation, ...]
+    call: CallSpec
+    result: ResultSpec
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+        """Return the graph's inputs for a call; raises a typed error where the call differs."""
+        return self.feed(self.call.flatten(args, kwargs))
+
+    def feed(self, leaves: Sequence[Any]) -> list[torch.Tensor]:
+        """Return the graph's inputs for the leaves of a call."""
+        state = self.state
+        return [leaves[at] if at >= 0 else state[-1 - at] for at in self.sources]
+
+    def answer(
+        self,
+        leaves: Sequence[Any],
+        inputs: Sequence[torch.Tensor],
+        outputs: Sequence[torch.Tensor],
+        *,
+        written: bool = False,
+    ) -> Any:
+        """Write mutations back (unless the runtime has) and return what the user's function would.
+
+        leaves: what `call.flatten` gave.  outputs: the graph's outputs.
+        """
+        if not written:
+            write_back(self.mutations, inputs, outputs)
+        return self.result.build(restore(self.results, inputs, outputs), leaves)
+
+
+@dataclass(slots=True)
+class _Catch:
+    """What the back end has seen: filled in once, while Dynamo compiles.
+
+    names: id of a tensor -> what it is ("argument", "parameter", "buffer") and its name.
+    """
+
+    names: dict[int, tuple[str, str]]
+    imported: Imported | None = None
+    examples: tuple[Any, ...] = ()
+    stand_ins: tuple[Any, ...] = ()
+    error: Exception | None = None
+
+
+def capture(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Captured:
+    """Capture `fn(*args, **kwargs)`: the whole of it, or an error that names the user's line.
+
+    Whatever is not a tensor in the arguments, and every attribute that the function reads, is
+    taken as it is now.  Gradient mode, autocast and training mode too.
+    """
+    call, leaves = describe_call(fn, args, kwargs)
+    catch = _Catch(_names(fn, call, leaves))
+    result = _run_dynamo(fn, args, kwargs, catch)
+    if catch.imported is None:
+        catch.imported = _empty_graph()
+    spec = describe_result(result, catch.stand_ins, leaves)
+    return _assemble(catch, call, leaves, spec)
+
+
+def _run_dynamo(
+    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], catch: _Catch
+) -> Any:
+    def catcher(module: fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
+        try:
+            _catch_graph(catch, module, examples)
+        except Exception as error:
+            catch.error = error
+            raise
+        return lambda *_: catch.stand_ins
+
+    entry = _fresh_entry(fn)
+    compiled = torch.compile(entry, backend=catcher, fullgraph=True, dynamic=False)
+    # Torch logs an impossible call with its own stack before it raises; ours names the user's line.
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        with (
+            torch._dynamo.config.patch(allow_rnn=True, side_effect_replay_policy="error"),
+            warnings.catch_warnings(),
+        ):
+            # Dynamo deprecates things that it does itself.
+            warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"torch\.")
+            return compiled(*args, **kwargs)
+    except Exception as reason:
+        if catch.error is not None:
+            raise catch.error from None
+        ours = explain(reason)
+        if ours is None:
+            raise
+        raise ours from reason
+    finally:
+        log.setLevel(level)
+        reset_code(entry.__code__)
+
+
+def _fresh_entry(fn: Callable[..., Any]) -> types.FunctionType:
+    """Return a function that calls `fn`, with a code object of its own.
+
+    Dynamo keeps what it compiles by code object and allows eight versions of one.
+    """
+
+    def captured(*args: Any, **kwargs: Any) -> Any:
+        return fn(*args, **kwargs)
+
+    code = captured.__code__.replace()
+    return types.FunctionType(code, captured.__globals__, "captured", None, captured.__closure__)
+
+
+def _catch_graph(catch: _Catch, module: fx.GraphModule, examples: Sequence[Any]) -> None:
+    functional = functionalize(prepare_dynamo(module), examples, names=catch.names)
+    inputs = tuple(_owned_by_now(record, examples, catch) for record in functional.inputs)
+    catch.imported = import_functional(replace(functional, inputs=inputs))
+    catch.examples = tuple(examples)
+    (output,) = [node for node in module.graph.nodes if node.op == "output"]
+    # Each a tensor of its own: the place where it turns up in the result is told by identity.
+    catch.stand_ins = tuple(_stand_in(value) for value in output.args[0])
+
+
+def _stand_in(value: Any) -> Any:
+    fake = value.meta["example_value"] if isinstance(value, fx.Node) else value
+    if not isinstance(fake, torch.Tensor):
+        return fake
+    return torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device="meta")
+
+
+def _names(
+    fn: Callable[..., Any], call: CallSpec, leaves: Sequence[Any]
+) -> dict[int, tuple[str, str]]:
+    """Return what the user knows each tensor as; a parameter passed as argument is an argument."""
+    found: dict[int, tuple[str, str]] = {}
+    for leaf, value in zip(call.leaves, leaves, strict=True):
+        if isinstance(value, torch.Tensor):
+            found.setdefault(id(value), ("argument", leaf.name))
+    for name, tensor in _owned(fn).items():
+        kind = "parameter" if isinstance(tensor, torch.nn.Parameter) else "buffer"
+        found.setdefault(id(tensor), (kind, name))
+    return found
+
+
+def _owned_by_now(record: Input, examples: Sequence[Any], catch: _Catch) -> Input:
+    """Something the function reaches by itself: no call passes it, so it belongs to the state."""
+    known = id(examples[record.position]) in catch.names
+    return record if known or record.kind != "argument" else replace(record, kind="buffer")
+
+
+def _empty_graph() -> Imported:
+    return Imported(Graph("graph", (), (), ()), (), (), (), ())
+
+
+def _owned(fn: Callable[..., Any]) -> dict[str, torch.Tensor]:
+    """Return the tensors of a module by the names that the user knows them by."""
+    if not isinstance(fn, torch.nn.Module):
+        return {}
+    return {**dict(fn.named_parameters()), **dict(fn.named_buffers())}
+
+
+# ---------------------------------------------------------------------------- the record
+
+
+def _assemble(catch: _Catch, call: CallSpec, leaves: Sequence[Any], spec: ResultSpec) -> Captured:
+    imported = catch.imported
+    assert imported is not None, "capture has put a graph there"
+    places = {
+        id(leaf): at
+        for at, leaf in reversed(list(enumerate(leaves)))
+        if isinstance(leaf, torch.Tensor)
+    }
+    sources: list[int] = []
+    state: list[torch.Tensor] = []
+    for record in imported.inputs:
+        tensor = catch.examples[record.position]
+        if id(tensor) in places:
+            sources.append(places[id(tensor)])
+        else:
+            sources.append(-1 - len(state))
+            state.append(tensor)
+    for tensor in imported.constants:
+        sources.append(-1 - len(state))
+        state.append(tensor)
+    return Captured(
+        imported.graph,
+        imported.inputs,
+        tuple(sources),
+        tuple(state),
+        imported.results,
+        imported.mutations,
+        call,
+        spec,
+    )

@@ -1,0 +1,284 @@
+"""From a Dynamo graph to functional ATen, with everything said that functional ATen cannot say.
+
+The idea: survey the graph on fake tensors as eager would run it, cut gradients where eager cuts
+them, and let AOTAutograd's inference trace make it functional while the composite operators that
+have derivatives of their own stay whole.  No gradient is taken here.
+This module does not know our graph: `importer` reads what it returns.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import fx
+from torch._functorch.aot_autograd import aot_export_module
+from torch._guards import TracingContext, tracing
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.export.exported_program import _override_composite_implicit_decomp
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from tilewright.base.errors import CaptureError, MutationError, TilewrightError
+from tilewright.capture.custom_ops import stop_gradient
+from tilewright.capture.inline import inline_custom_functions, prepare, specialize
+from tilewright.capture.keep import DropoutMode, overrides
+from tilewright.capture.origin import dotted, origin_of_meta, origin_of_text
+from tilewright.capture.record import Input, Result
+from tilewright.capture.refusal import blame
+from tilewright.capture.results import describe_results
+from tilewright.capture.survey import Survey, survey
+
+_ORIGIN_KEYS = ("stack_trace", "nn_module_stack")
+_GRAD_SWITCHES = frozenset(
+    {
+        torch._C._set_grad_enabled,
+        torch.autograd.grad_mode._enter_inference_mode,
+        torch.autograd.grad_mode._exit_inference_mode,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A Dynamo graph ready to be traced for any sizes, and the modes it has to be traced in."""
+
+    module: fx.GraphModule
+    grad: bool
+    autocast: bool
+    autocast_dtype: torch.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Functional:
+    """A functional ATen graph and its record.
+
+    module: takes `inputs` in order (tensors only) and returns `width` tensors: first the new values
+    of the inputs in `updates`, in that order, then the values that `results` speak of.
+    updates: (input, whether gradients flow into its new value).  results: what the user gets.
+    """
+
+    module: fx.GraphModule
+    inputs: tuple[Input, ...]
+    updates: tuple[tuple[int, bool], ...]
+    results: tuple[Result, ...]
+    width: int
+
+
+def prepare_dynamo(module: fx.GraphModule) -> Prepared:
+    """Take over a graph in the call of a Dynamo backend; `module` itself is left as it is."""
+    return Prepared(
+        prepare(module),
+        torch.is_grad_enabled(),
+        torch.is_autocast_enabled("cpu"),
+        torch.get_autocast_dtype("cpu"),
+    )
+
+
+def functionalize(
+    prepared: Prepared,
+    examples: Sequence[Any],
+    *,
+    names: Mapping[int, tuple[str, str]] = MappingProxyType({}),
+) -> Functional:
+    """Trace for the sizes of `examples`: the tensors and numbers of one call, in the graph's order.
+
+    names: what the caller knows a tensor as: its id -> (kind, name); of the others, Dynamo tells.
+    Nothing is computed and no example is kept.  A symbolic number counts as its first value, and
+    no guard is added for it.
+    """
+    examples = [_first_value(value) for value in examples]
+    module = specialize(prepared.module, examples)
+    positions = [at for at, value in enumerate(examples) if isinstance(value, torch.Tensor)]
+    tensors = [examples[position] for position in positions]
+    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    described = zip(positions, tensors, placeholders, strict=True)
+    inputs = tuple(_describe_input(*item, names) for item in described)
+    for record, tensor in zip(inputs, tensors, strict=True):
+        _refuse_foreign(record, tensor)
+    with _modes(prepared):
+        mode = FakeTensorMode(allow_non_fake_inputs=True)
+        found = survey(module, [mode.from_tensor(tensor) for tensor in tensors], mode)
+        hidden, results = describe_results(found)
+        _stop_gradients(module, found)
+        inline_custom_functions(module, found.differentiated)
+        _append_results(module, hidden)
+        traced, updated = _trace(module, tensors)
+    updates = tuple((position, _differentiable(found, position)) for position in updated)
+    width = len(_output_values(traced))
+    return Functional(traced, inputs, updates, results, width)
+
+
+def _first_value(value: Any) -> Any:
+    return value.node.hint if isinstance(value, torch.SymInt | torch.SymFloat) else value
+
+
+# ---------------------------------------------------------------------------- the trace
+
+
+def _trace(
+    module: fx.GraphModule, tensors: Sequence[torch.Tensor]
+) -> tuple[fx.GraphModule, tuple[int, ...]]:
+    """Run the functional trace; return its graph and the inputs it updates, in output order."""
+    # A mode of its own: the fakes of the survey carry its in-place changes and its gradients.
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    fakes = [mode.from_tensor(tensor.detach()) for tensor in tensors]
+    try:
+        with (
+            tracing(TracingContext(mode)),
+            _override_composite_implicit_decomp(overrides()),
+            DropoutMode(),
+        ):
+            traced, signature = aot_export_module(
+                module, fakes, trace_joint=False, decompositions={}
+            )
+    except TilewrightError:
+        raise
+    except Exception as reason:
+        raise _untraceable(reason) from reason
+    assert isinstance(traced, fx.GraphModule), "the trace gives a module"
+    assert not signature.parameters, "a Dynamo graph takes its parameters as arguments"
+    names = [node.name for node in traced.graph.nodes if node.op == "placeholder"]
+    if signature.output_tokens:
+        raise _with_effects(traced)
+    targets = signature.user_inputs_to_mutate
+    expected = len(targets) + len(_output_values(module))
+    if len(_output_values(traced)) != expected:
+        raise MutationError(
+            "two arguments are set to one and the same tensor",
+            expected="a value of its own for every argument that is changed in place",
+            found=f"{expected} values that are returned or written, {len(targets)} of them written",
+            mend="write a copy: buffer.copy_(x.clone())",
+        )
+    written = [value.name for value in _output_values(traced)[: len(targets)]]
+    return traced, tuple(names.index(targets[name]) for name in written)
+
+
+def _with_effects(traced: fx.GraphModule) -> CaptureError:
+    found = [node for node in traced.graph.nodes if "with_effects" in str(node.target)]
+    return CaptureError(
+        "an operator does something beside giving a result (it raises an error, or prints)",
+        expected="operators whose results are all that they do",
+        found=", ".join(sorted({str(node.args[1]) for node in found})),
+        where=origin_of_meta(found[0].meta) if found else "",
+        mend="call it outside of what is compiled",
+    )
+
+
+def _untraceable(reason: Exception) -> TilewrightError:
+    text = str(reason)
+    first = text.splitlines()[0] if text else type(reason).__name__
+    kind = blame(first) if isinstance(reason, RuntimeError | TypeError) else CaptureError
+    return kind(f"the model cannot be made functional: {first}", where=origin_of_text(text))
+
+
+def _output_values(traced: fx.GraphModule) -> tuple[Any, ...]:
+    (output,) = [node for node in traced.graph.nodes if node.op == "output"]
+    return tuple(output.args[0])
+
+
+@contextmanager
+def _modes(prepared: Prepared) -> Iterator[None]:
+    fastpath = torch.backends.mha.get_fastpath_enabled()
+    with ExitStack() as stack:
+        stack.enter_context(torch.set_grad_enabled(prepared.grad))
+        stack.enter_context(
+            torch.autocast("cpu", prepared.autocast_dtype, enabled=prepared.autocast)
+        )
+        # In eval mode attention modules would become one opaque operator of inference only.
+        torch.backends.mha.set_fastpath_enabled(False)
+        stack.callback(torch.backends.mha.set_fastpath_enabled, fastpath)
+        yield
+
+
+# ---------------------------------------------------------------------------- rewriting
+
+
+def _stop_gradients(module: fx.GraphModule, found: Survey) -> None:
+    """Put `stop_gradient` behind every node in `found.stops`, and take out grad-mode switches."""
+    for node in list(module.graph.nodes):
+        if node.name in found.stops:
+            with module.graph.inserting_after(node):
+                stopped = _stop(module, node, node)
+            node.replace_all_uses_with(
+                stopped, delete_user_cb=lambda user, s=stopped: user is not s
+            )
+        for argument in found.stopped_arguments.get(node.name, ()):
+            with module.graph.inserting_before(node):
+                node.replace_input_with(argument, _stop(module, argument, node))
+    for node in reversed(list(module.graph.nodes)):
+        if node.target in _GRAD_SWITCHES:
+            module.graph.erase_node(node)
+    module.recompile()
+
+
+def _stop(module: fx.GraphModule, value: fx.Node, at: fx.Node) -> fx.Node:
+    stopped = module.graph.call_function(stop_gradient, (value,))
+    stopped.meta = {key: at.meta[key] for key in _ORIGIN_KEYS if key in at.meta}
+    return stopped
+
+
+def _append_results(module: fx.GraphModule, hidden: Sequence[fx.Node]) -> None:
+    """Return the nodes in `hidden` as well: memory that several results are views of."""
+    (output,) = [node for node in module.graph.nodes if node.op == "output"]
+    output.args = ((*output.args[0], *hidden),)
+    module.recompile()
+
+
+# ---------------------------------------------------------------------------- inputs
+
+
+def _describe_input(
+    position: int,
+    tensor: torch.Tensor,
+    node: fx.Node,
+    names: Mapping[int, tuple[str, str]],
+) -> Input:
+    kind, source = names.get(id(tensor)) or _told_by_dynamo(node, tensor)
+    return Input(
+        position,
+        kind,
+        source,
+        tuple(tensor.shape),
+        tuple(tensor.stride()) if tensor.layout == torch.strided else (),
+        tensor.dtype,
+        tensor.requires_grad,
+    )
+
+
+def _told_by_dynamo(node: fx.Node, tensor: torch.Tensor) -> tuple[str, str]:
+    source = getattr(node.meta.get("grapharg"), "source", None)
+    if source is None:
+        text = str(node.target)
+    else:
+        text = source.name() if callable(source.name) else source.name
+    if isinstance(tensor, torch.nn.Parameter) or "._parameters[" in text:
+        return "parameter", dotted(text)
+    return "buffer" if "._buffers[" in text else "argument", dotted(text)
+
+
+def _refuse_foreign(record: Input, tensor: torch.Tensor) -> None:
+    found = ""
+    if is_traceable_wrapper_subclass(tensor):
+        found = f"a tensor subclass, {type(tensor).__name__}"
+    elif tensor.layout != torch.strided or tensor.is_nested:
+        found = f"a tensor of layout {tensor.layout}"
+    elif tensor.is_complex():
+        found = f"a complex tensor, {tensor.dtype}"
+    elif tensor.is_quantized:
+        found = f"a quantized tensor, {tensor.dtype}"
+    elif tensor.device.type != "cpu":
+        found = f"a tensor on device {tensor.device}"
+    if found:
+        raise CaptureError(
+            f"{record.kind} '{record.source}' is of a kind that cannot be captured",
+            expected="dense real tensors on the CPU",
+            found=found,
+            mend="convert it before the call",
+        )
+
+
+def _differentiable(found: Survey, position: int) -> bool:
+    fake = found.inputs[position]
+    return bool(fake.requires_grad and not fake.is_leaf)

@@ -1,0 +1,162 @@
+"""Which composite operators of ATen stay whole in a captured graph.
+
+The idea: an operator stays whole if it has a derivative formula of its own, or if what ATen makes
+of it depends on whether gradients are on (the trace has them off).  Everything else that torch
+itself differentiates through its decomposition may be decomposed: the gradient is the same.
+This module does not know the trace that it steers.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from tilewright.capture.custom_ops import library
+
+_Override = Callable[..., Any]
+
+_WHOLE = (
+    "linear.default",
+    "matmul.default",
+    "conv1d.default",
+    "conv2d.default",
+    "conv3d.default",
+    "softmax.int",
+    "log_softmax.int",
+    "layer_norm.default",
+    "group_norm.default",
+    "rms_norm.default",
+    "cross_entropy_loss.default",
+    "max_pool1d.default",
+    "max_pool2d.default",
+    "embedding_bag.padding_idx",
+)
+
+
+# Whole where they draw no masks between their layers; else one call for each layer.
+_RECURRENT = ("lstm.input", "gru.input", "rnn_tanh.input", "rnn_relu.input")
+
+# Their tag says that they draw random numbers; as they are kept, they do not.
+QUIET = frozenset(
+    {f"aten.{name}" for name in _RECURRENT} | {"aten.scaled_dot_product_attention.default"}
+)
+
+
+class DropoutMode(TorchFunctionMode):
+    """Takes calls of dropout before the dispatcher does.
+
+    A trace for export marks whatever aten.dropout gives as not to be changed in place; a model may
+    well do that, and eager allows it.
+    """
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        named = dict(zip(("input", "p", "training", "inplace"), args, strict=False))
+        named |= kwargs or {}
+        if func is torch.nn.functional.dropout and not named.get("inplace", False):
+            return _dropout(named["input"], named.get("p", 0.5), named.get("training", True))
+        if func is torch.dropout:
+            return _dropout(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def overrides() -> dict[torch._ops.OpOverload, _Override]:
+    """Return what to do with each composite operator instead of decomposing it."""
+    library()
+    table: dict[torch._ops.OpOverload, _Override] = {_overload(name): _whole for name in _WHOLE}
+    table |= {_overload(name): _recurrent(_overload(name)) for name in _RECURRENT}
+    table[_overload("dropout.default")] = _dropout
+    table[_overload("scaled_dot_product_attention.default")] = _attention
+    return table
+
+
+def _overload(name: str) -> torch._ops.OpOverload:
+    packet, overload = name.split(".")
+    found: torch._ops.OpOverload = getattr(getattr(torch.ops.aten, packet), overload)
+    return found
+
+
+def _whole(*_args: object, **_kwargs: object) -> Any:
+    return NotImplemented
+
+
+def _recurrent(operator: torch._ops.OpOverload) -> _Override:
+    """Run layer by layer, with our dropout between, where masks are drawn between the layers."""
+
+    def keep(
+        input: torch.Tensor,
+        hx: Any,
+        params: Any,
+        has_biases: bool,
+        num_layers: int,
+        dropout: float,
+        train: bool,
+        bidirectional: bool,
+        batch_first: bool,
+    ) -> Any:
+        if not train or dropout == 0 or num_layers == 1:
+            return NotImplemented
+        states = [hx] if isinstance(hx, torch.Tensor) else list(hx)
+        directions, weights = 1 + bidirectional, len(params) // num_layers
+        last: list[list[torch.Tensor]] = [[] for _ in states]
+        for layer in range(num_layers):
+            first = [state.narrow(0, layer * directions, directions) for state in states]
+            mine = params[layer * weights : (layer + 1) * weights]
+            start = first[0] if isinstance(hx, torch.Tensor) else first
+            flags = (has_biases, 1, 0.0, train, bidirectional, batch_first)
+            input, *ends = operator(input, start, mine, *flags)
+            for kept, end in zip(last, ends, strict=True):
+                kept.append(end)
+            if layer + 1 < num_layers:
+                input = _dropout(input, dropout, train)
+        return (input, *(torch.cat(kept) for kept in last))
+
+    return keep
+
+
+def _dropout(input: torch.Tensor, p: float, train: bool) -> torch.Tensor:
+    """dropout(input, p, train) --> input, or our operator.
+
+    ATen's own is declared fresh but returns its argument when it has nothing to do: kept whole, an
+    in-place operator after it would be lost.
+    """
+    if not train or p == 0 or input.numel() == 0:
+        return input
+    dropped: torch.Tensor = torch.ops.tilewright.dropout.default(input, p)
+    return dropped
+
+
+def _attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """Attention stays whole, but with dropout it is what torch's own reference makes of it."""
+    if dropout_p == 0:
+        return NotImplemented
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        absent = torch.zeros_like(attn_mask, dtype=query.dtype)
+        attn_mask = absent.masked_fill(attn_mask.logical_not(), float("-inf"))
+    return torch.ops.aten._scaled_dot_product_attention_math.default(
+        query,
+        key,
+        value,
+        attn_mask,
+        dropout_p,
+        is_causal,
+        None,
+        scale=scale,
+        enable_gqa=enable_gqa,
+    )[0]

@@ -1,0 +1,229 @@
+"""Run a Graph as torch calls, node by node: the reference for tests and for the debug mode.
+
+The idea: library nodes call the very overload they hold, so that a replay of a fresh capture is
+eager again, gradients included; other operators run by the torch expression in their table entry or
+by their loops.  `watch` sees every value as it is made.
+This module does not know Programs: nothing here is meant to be fast.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from tilewright.base.dtypes import BF16, I64
+from tilewright.base.errors import LibraryCallError
+from tilewright.capture.custom_ops import library
+from tilewright.capture.template import decode, torch_dtype
+from tilewright.graph.evaluate import evaluate_formula
+from tilewright.graph.ir import (
+    CONSTANT,
+    FORMULA,
+    FUSED,
+    LIBRARY,
+    Attr,
+    Graph,
+    Node,
+    TensorType,
+)
+from tilewright.ops import TABLE, eager
+from tilewright.ops.operator import expansion, formula_for
+
+Watch = Callable[[Node, tuple[torch.Tensor, ...]], None]
+
+# Kept composites may give other strides than the trace saw: a view is then a reshape.
+_RESHAPES = frozenset({"aten.view.default", "aten._unsafe_view.default"})
+_LAYOUT_READERS = frozenset(
+    {"aten.as_strided.default", "aten.as_strided_scatter.default", "aten.view.dtype"}
+)
+
+
+def replay(
+    graph: Graph, inputs: Sequence[torch.Tensor], *, watch: Watch | None = None
+) -> tuple[torch.Tensor, ...]:
+    """Return the graph's outputs for `inputs`; nothing is written back.
+
+    Gradients flow from the outputs to the inputs where the grad mode allows it.
+    """
+    assert len(inputs) == len(graph.inputs), f"{len(inputs)} inputs for {len(graph.inputs)}"
+    values = dict(zip((value.name for value in graph.inputs), inputs, strict=True))
+    with torch.autocast("cpu", enabled=False):
+        for node in graph.nodes:
+            results = run_node(node, tuple(values[value.name] for value in node.inputs))
+            for value, result in zip(node.outputs, results, strict=True):
+                values[value.name] = result
+            if watch is not None:
+                watch(node, results)
+    return tuple(values[value.name] for value in graph.outputs)
+
+
+@contextmanager
+def drawing_again() -> Iterator[Callable[[], None]]:
+    """Give a function that takes torch's generator back to where it was, as the end does too."""
+    state = torch.get_rng_state()
+
+    def rewind() -> None:
+        torch.set_rng_state(state)
+
+    try:
+        yield rewind
+    finally:
+        rewind()
+
+
+def run_node(node: Node, operands: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    """Return a node's results by torch."""
+    if node.op == LIBRARY:
+        return run_library(node, operands)
+    if node.op == CONSTANT:
+        type_ = node.output.type
+        value = torch.tensor(node.attr("value"), dtype=torch_dtype(type_.dtype))
+        return (value.reshape([int(str(dim)) for dim in type_.shape]),)
+    if node.op == FUSED:
+        return replay(node.graphs[0], operands)
+    if node.op == FORMULA:
+        return (run_loops(node, operands),)
+    return _run_operator(node, operands)
+
+
+def _run_operator(node: Node, operands: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    """Run the torch expression of a table entry; what it does not give, by the expansion."""
+    found: tuple[torch.Tensor, ...] = ()
+    if TABLE[node.op].eager:
+        names = tuple(f"x{at}" for at in range(len(operands)))
+        scope = dict(zip(names, operands, strict=True))
+        made = eval(eager(node, names), {"torch": torch, "uniform": uniform, **scope})
+        found = made if isinstance(made, tuple) else (made,)
+    if len(found) == len(node.outputs):
+        return found
+    if node.formula is not None:
+        return (run_loops(node, operands),)
+    types = tuple(value.type for value in node.inputs)
+    with torch.no_grad():
+        expanded = replay(expansion(TABLE[node.op], types, node.attrs), operands)
+    return (*found, *expanded[len(found) :])
+
+
+def uniform(seed: torch.Tensor, shape: Sequence[int], stream: int) -> torch.Tensor:
+    """Return the numbers in [0, 1) that the operators of chance draw."""
+    drawn = TABLE["rand"]
+    attrs = (("shape", tuple(shape)), ("stream", stream), ("dtype", "f32"))
+    formula = formula_for(drawn, (TensorType((), I64),), attrs)
+    assert formula is not None, "rand is one loop nest"
+    return _tensor(evaluate_formula(formula, [_array(seed)]))
+
+
+# ---------------------------------------------------------------------------- library calls
+
+
+def run_library(node: Node, operands: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    """Run a library node, or the derivative of one where the node says `vjp_of`."""
+    attrs = dict(node.attrs)
+    if "vjp_of" in attrs:
+        return _run_vjp(node, attrs, operands)
+    return _call(node, attrs, operands)
+
+
+def _call(
+    node: Node, attrs: dict[str, Attr], operands: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor, ...]:
+    target = attrs["target"]
+    assert isinstance(target, str), f"a library call names {target!r}"
+    if target in _LAYOUT_READERS:
+        operands = (operands[0].contiguous(), *operands[1:])
+    args = [decode(template, operands) for template in _items(attrs["args"])]
+    kwargs = {
+        str(key): decode(template, operands)
+        for key, template in (_items(pair) for pair in _items(attrs["kwargs"]))
+    }
+    if target in _RESHAPES:
+        return (operands[0].reshape(args[1]),)
+    try:
+        result = overload(target)(*args, **kwargs)
+    except Exception as reason:
+        raise LibraryCallError(
+            f"{target} failed: {reason}",
+            found=", ".join(f"{value.name}: {value.type}" for value in node.inputs),
+            where=node.origin,
+        ) from reason
+    if isinstance(result, torch.Tensor):
+        return (result,)
+    return tuple(result[position] for position in _items(attrs["outputs"]))
+
+
+def _run_vjp(
+    node: Node, attrs: dict[str, Attr], operands: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor, ...]:
+    """Run torch's autograd on one operator alone: operands, then tangents --> gradients.
+
+    attrs: "tangents", which results have one; "wrt", which operands a gradient is asked for.
+    """
+    asked = [_index(item) for item in _items(attrs["wrt"])]
+    present = [_index(item) for item in _items(attrs["tangents"])]
+    count = len(operands) - len(present)
+    with torch.enable_grad():
+        leaves = [operand.detach() for operand in operands[:count]]
+        for position in asked:
+            leaves[position].requires_grad_()
+        results = _call(node, attrs, leaves)
+        pairs = [
+            (results[position], tangent.expand(results[position].shape))
+            for position, tangent in zip(present, operands[count:], strict=True)
+            if results[position].requires_grad
+        ]
+        wanted = [leaves[position] for position in asked]
+        if not pairs:
+            return tuple(torch.zeros_like(leaf) for leaf in wanted)
+        found = torch.autograd.grad(
+            [result for result, _ in pairs],
+            wanted,
+            [tangent for _, tangent in pairs],
+            allow_unused=True,
+        )
+    return tuple(
+        torch.zeros_like(leaf) if gradient is None else gradient
+        for leaf, gradient in zip(wanted, found, strict=True)
+    )
+
+
+def overload(target: str) -> Any:
+    """Return the overload that "aten.add.Tensor" names."""
+    library()
+    namespace, packet, name = target.split(".")
+    return getattr(getattr(getattr(torch.ops, namespace), packet), name)
+
+
+def _items(value: Attr) -> tuple[Any, ...]:
+    assert isinstance(value, tuple), f"{value!r} is not a tuple"
+    return value
+
+
+def _index(value: Any) -> int:
+    assert isinstance(value, int), f"{value!r} is not a position"
+    return value
+
+
+# ---------------------------------------------------------------------------- loops
+
+
+def run_loops(node: Node, operands: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    """Return the result of a node's loops by their meaning; no gradient flows through it."""
+    assert node.formula is not None, f"{node.op} carries no loops"
+    arrays = [_array(operand) for operand in operands]
+    return _tensor(evaluate_formula(node.formula, arrays, origin=node.origin))
+
+
+def _array(tensor: torch.Tensor) -> Any:
+    detached = tensor.detach()
+    if detached.dtype == torch.bfloat16:  # NumPy has no such type of its own
+        return detached.contiguous().view(torch.int16).numpy().view(BF16.numpy)
+    return detached.numpy()
+
+
+def _tensor(array: Any) -> torch.Tensor:
+    array = np.array(array, order="C")  # `ascontiguousarray` would make a number a vector
+    if array.dtype == BF16.numpy:
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)

@@ -1,0 +1,149 @@
+"""The commands of `tilewright`, and how a user's mistake is told: our text, exit code 2.
+
+The idea: a command parses its words, imports what it needs, calls one thing and prints what that
+gives.  Torch is imported only by the commands that need it.
+
+This module does not know what the commands do.
+"""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from tilewright.base.errors import OptionError, TilewrightError
+
+USER_MISTAKE = 2
+INTERRUPTED = 130
+MODEL_HELP = "gpt, gpt-small, mlp, convnet, or package.module:factory"
+
+app = typer.Typer(
+    name="tilewright",
+    help="A compiler for PyTorch models: makes them run fast, and shows why.",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+Model = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)]
+Batch = Annotated[int, typer.Option(help="Examples in a batch.", min=1)]
+Training = Annotated[bool, typer.Option("--train", help="The training step, not the forward pass.")]
+
+
+def main() -> None:
+    """Run the command line."""
+    try:
+        app()
+    except TilewrightError as error:
+        tell(error)
+        sys.exit(USER_MISTAKE)
+
+
+def tell(error: TilewrightError) -> None:
+    """Print an error as a user should see it: its name and text, no traceback."""
+    console = Console(stderr=True, soft_wrap=True, emoji=False)
+    first, _, rest = str(error).partition("\n")
+    console.print(Text.assemble((f"{type(error).__name__}: ", "bold red"), (first, "bold")))
+    if rest:
+        console.print(Text(rest))
+
+
+@app.command()
+def train(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)] = "gpt",
+    steps: Annotated[int, typer.Option(help="Steps of the whole run.", min=1)] = 300,
+    batch: Batch = 8,
+    lr: Annotated[float, typer.Option(help="Learning rate (AdamW), after the warm-up.")] = 1e-3,
+    warmup: Annotated[int, typer.Option(help="Steps over which the rate rises.", min=0)] = 20,
+    clip: Annotated[float, typer.Option(help="Bound on the norm of all gradients.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Of parameters, data and masks.")] = 0,
+    out: Annotated[
+        Path | None, typer.Option(help="Where results go [default: out/train, out/demo].")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the checkpoint in --out, bit for bit.")
+    ] = False,
+    demo: Annotated[
+        bool, typer.Option("--demo", help="A byte-level GPT on real text, beside PyTorch.")
+    ] = False,
+) -> None:
+    """Train a model: one compiled graph for each step, with checkpoints."""
+    from tilewright.cli.demo import run_demo
+    from tilewright.cli.session import Plan, run_training
+
+    console = Console(highlight=False, soft_wrap=True, emoji=False)
+    if demo:
+        complete = run_demo(out or Path("out/demo"), console, resume=resume)
+    else:
+        plan = Plan(model, steps, batch, lr, warmup, clip, seed)
+        complete = run_training(plan, out or Path("out/train"), console, resume=resume)
+    if not complete:
+        raise typer.Exit(INTERRUPTED)
+
+
+@app.command()
+def show(
+    model: Model,
+    batch: Batch = 8,
+    train: Training = False,
+    optimized: Annotated[
+        bool, typer.Option("--optimized", help="After all passes, fused into kernels.")
+    ] = False,
+    passes: Annotated[
+        bool, typer.Option("--passes", help="What each pass does to the number of nodes.")
+    ] = False,
+    origins: Annotated[
+        bool, typer.Option("--origins", help="With loops and the user's lines; parses back.")
+    ] = False,
+) -> None:
+    """Print a model as a graph."""
+    from tilewright.cli.inspect import graph_text
+
+    chosen = "optimized" if optimized else "passes" if passes else "captured"
+    print(graph_text(model, batch, chosen, training=train, brief=not origins))
+
+
+@app.command()
+def op(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="An operator, e.g. matmul.")] = "",
+    every: Annotated[bool, typer.Option("--all", help="List the whole table.")] = False,
+) -> None:
+    """Print all that is derived from an operator's one line."""
+    from tilewright.report import coverage, operator_page
+
+    if every == bool(name):
+        raise OptionError(
+            "op takes the name of one operator, or --all",
+            expected="tilewright op matmul, or tilewright op --all",
+            found="both" if name else "neither",
+        )
+    console = Console(highlight=False, soft_wrap=True, emoji=False)
+    for text in coverage() if every else operator_page(name):
+        console.print(text)
+
+
+@app.command()
+def explain(model: Model, batch: Batch = 8, train: Training = False) -> None:
+    """Print how every value of a model is computed, and why."""
+    from tilewright.cli.inspect import explanation
+
+    print(explanation(model, batch, training=train))
+
+
+@app.command()
+def debug(model: Model, batch: Batch = 8) -> None:
+    """Compare every node of a model with PyTorch eager; name the first that differs."""
+    from tilewright.cli.inspect import compare
+
+    compare(model, batch, Console(highlight=False, soft_wrap=True, emoji=False))
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def bench(context: typer.Context) -> None:
+    """Measure the numbers of the README on this machine (from a checkout of the repository)."""
+    from tilewright.cli.measure import run_bench
+
+    raise typer.Exit(run_bench(context.args))

@@ -1,0 +1,137 @@
+"""What a command is about: a model by its name, its loss, and batches that fit it.
+
+The idea: a factory stands in a module beside `example_batch(model, batch, seed=...)` and
+`loss(output, target)`; that is all a command needs.  A byte-level GPT reads real text instead.
+
+This module does not know what is done with a model.
+"""
+
+import hashlib
+import importlib
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from tilewright.base.errors import OptionError
+from tilewright.models import FACTORIES
+from tilewright.models.gpt import Gpt
+from tilewright.models.text import VOCAB, TextBatches, evaluation_batches, standard_library
+from tilewright.train import Batches
+
+HELD_OUT_BATCHES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A model and what comes with it.  example: of the place it was found in."""
+
+    name: str
+    model: torch.nn.Module
+    loss: Callable[..., torch.Tensor]
+    example: Callable[..., tuple[Any, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """Batches to train on, others to judge by.  per_step: how many units a step sees.
+
+    fingerprint: tells two data sets apart.  context: how much text the model sees at once; 0 where
+    it is not about text.
+    """
+
+    batches: Batches
+    held_out: tuple[tuple[Any, ...], ...]
+    per_step: int
+    unit: str
+    fingerprint: str
+    context: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """Batches drawn by a module's own `example_batch`, one seed for each step."""
+
+    subject: Subject
+    batch: int
+    seed: int
+
+    def at(self, step: int) -> tuple[Any, ...]:
+        """Return the batch of a step."""
+        return self.subject.example(self.subject.model, self.batch, seed=self.seed + step)
+
+
+def find_subject(name: str, seed: int = 0, **settings: Any) -> Subject:
+    """Make the model that a name stands for; raise OptionError where there is none."""
+    known = dict(FACTORIES)
+    module_name, colon, factory_name = known.get(name, name).partition(":")
+    if not colon:
+        raise OptionError(
+            f"there is no model {name!r}",
+            expected=f"{', '.join(known)}, or package.module:factory",
+            found=name,
+            mend="name a function that makes a module: my_package.my_models:transformer",
+        )
+    place = _import(module_name, name)
+    torch.manual_seed(seed)
+    model = _attribute(place, factory_name, "the factory of the model")(**settings)
+    if not isinstance(model, torch.nn.Module):
+        raise OptionError(
+            f"{name} does not make a model",
+            expected="a function that returns a torch.nn.Module",
+            found=type(model).__name__,
+        )
+    loss = _attribute(place, "loss", "loss(output, target)")
+    example = _attribute(place, "example_batch", "example_batch(model, batch, seed=0)")
+    return Subject(name, model, loss, example)
+
+
+def data_for(subject: Subject, batch: int, seed: int) -> Data:
+    """Return real text for a byte-level GPT, else batches drawn by the model's own module."""
+    model = subject.model
+    if isinstance(model, Gpt) and model.config.vocab == VOCAB:
+        corpus, length = standard_library(), model.config.length
+        return Data(
+            TextBatches(corpus.train, batch, length, seed),
+            evaluation_batches(corpus.held_out, batch, length, HELD_OUT_BATCHES),
+            batch * length,
+            "tokens",
+            hashlib.sha256(corpus.train.numpy().data).hexdigest(),
+            length,
+        )
+    drawn = Drawn(subject, batch, seed)
+    held_out = tuple(drawn.at(-1 - k) for k in range(HELD_OUT_BATCHES))
+    return Data(drawn, held_out, batch, "examples", f"example_batch of {subject.name}")
+
+
+def _import(module: str, name: str) -> ModuleType:
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as reason:
+        if reason.name is None or not f"{module}.".startswith(f"{reason.name}."):
+            raise  # the module is there; what it imports is not
+        raise OptionError(
+            f"there is no module {reason.name!r}",
+            expected="a module that can be imported from here",
+            found=name,
+            mend="run in the folder that holds it, or install it",
+        ) from None
+
+
+def _attribute(place: ModuleType, name: str, what: str) -> Callable[..., Any]:
+    found = getattr(place, name, None)
+    if callable(found):
+        return found  # type: ignore[no-any-return]
+    raise OptionError(
+        f"{place.__name__} has no function {name!r}",
+        expected=what,
+        found=f"no {name!r}" if found is None else f"{name} = {found!r}",
+        mend=f"define {name} in {place.__name__}, beside the factory",
+    )

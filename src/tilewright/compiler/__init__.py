@@ -1,0 +1,8 @@
+"""The whole pipeline: a graph to a Program that runs, its options, and the reasons it gives."""
+
+from tilewright.compiler.compiled import Compiled, compile
+from tilewright.compiler.options import Options
+from tilewright.compiler.pipeline import Built, build
+from tilewright.compiler.report import explain
+
+__all__ = ["Built", "Compiled", "Options", "build", "compile", "explain"]

@@ -1,0 +1,408 @@
+"""From an optimized graph to a Program: who computes each node, where each value lives.
+
+The idea: one walk in the graph's order.  A value is a view of a buffer; a strided view of another
+value costs nothing; a fused region is a kernel launch; a contraction is a matrix call on strided
+views; what has no loops is a library call.  Then lifetimes give the arena its addresses.
+
+This module takes decisions and writes each down (`Decision`); it does not optimize.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from tilewright.base.dtypes import DType
+from tilewright.base.errors import UNKNOWN, LibraryCallError, Origin
+from tilewright.base.expr import Call as CallExpr
+from tilewright.base.expr import Const, Expr, Read, Sym
+from tilewright.compiler.contraction import as_matrices
+from tilewright.compiler.inplace import updates_in_place
+from tilewright.compiler.library import Call, serve
+from tilewright.compiler.options import Options
+from tilewright.compiler.strided import is_contiguous
+from tilewright.graph.build import Builder
+from tilewright.graph.classify import classify_contraction
+from tilewright.graph.ir import CONSTANT, FUSED, Formula, Graph, Loop, Node, TensorType, Value
+from tilewright.graph.notation import normal
+from tilewright.graph.views import view_of
+from tilewright.kernels import emit
+from tilewright.memory import Block, MemoryPlan, pack
+from tilewright.program import (
+    ARENA,
+    INPUT,
+    LIBRARY,
+    OUTPUT,
+    Buffer,
+    Input,
+    Instruction,
+    KernelSource,
+    Launch,
+    LibraryCall,
+    Program,
+    Segment,
+    View,
+    contiguous,
+    lifetimes,
+    whole,
+)
+from tilewright.program import CONSTANT as CONSTANT_BUFFER
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """How one value is computed: by "kernel", "library", "view", "copy" or "constant", and why."""
+
+    value: str
+    how: str
+    reason: str
+    origin: Origin = UNKNOWN
+    flops: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Assembled:
+    """A Program, the reasons it is as it is, and its memory plan."""
+
+    program: Program
+    decisions: tuple[Decision, ...]
+    memory: MemoryPlan
+
+
+def assemble(graph: Graph, options: Options) -> Assembled:
+    """Turn an optimized graph into a Program.
+
+    Results come in the order of the graph's outputs, without those that are updates: these are
+    written into their inputs.  Raises LibraryCallError under `Options(library=False)`.
+    """
+    assembly = _Assembly(graph, options)
+    for node in graph.nodes:
+        assembly.node(node)
+    outputs = assembly.deliver()
+    return assembly.finish(outputs)
+
+
+@dataclass(slots=True)
+class _Assembly:
+    """The Program in the making; owned by `assemble`."""
+
+    graph: Graph
+    options: Options
+    places: dict[str, View] = field(default_factory=dict)
+    buffers: dict[str, Buffer] = field(default_factory=dict)
+    kernels: dict[str, KernelSource] = field(default_factory=dict)
+    steps: list[Launch | LibraryCall] = field(default_factory=list)
+    decisions: list[Decision] = field(default_factory=list)
+    results: set[str] = field(default_factory=set)
+    in_place: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for value in self.graph.inputs:
+            buffer = Buffer(value.name, value.type, INPUT)
+            self.buffers[value.name] = buffer
+            self.places[value.name] = whole(buffer)
+        updated = {position for _, position in self.graph.updates}
+        self.results = {
+            value.name for k, value in enumerate(self.graph.outputs) if k not in updated
+        }
+        self.in_place = updates_in_place(self.graph)
+
+    # ---------------------------------------------------------------------------- one node
+
+    def node(self, node: Node) -> None:
+        """Decide how a node is computed, and add what does it."""
+        if node.op == CONSTANT:
+            self._constant(node)
+        elif node.op == FUSED:
+            self._kernel(node, node.graphs[0], "fused region")
+        elif node.outputs[0].name in self.places:
+            pass  # the other half of a convolution's gradient was computed along
+        elif node.formula is not None:
+            if not (self._alias(node) or self._matrices(node)):
+                self._kernel(node, as_body(node), "one formula")
+        else:
+            self._library(node)
+
+    def _constant(self, node: Node) -> None:
+        value = node.output
+        data = np.array(node.attr("value"), dtype=value.type.dtype.numpy)
+        buffer = Buffer(value.name, value.type, CONSTANT_BUFFER, data=data.tobytes())
+        self.buffers[value.name] = buffer
+        self.places[value.name] = whole(buffer)
+        self._decide(node, "constant", f"{data.nbytes} bytes in the program")
+
+    def _alias(self, node: Node) -> bool:
+        """A strided view of its operand is no work, unless it has to be handed out."""
+        value, formula = node.output, node.formula
+        if formula is None or len(node.inputs) != 1 or value.name in self.results:
+            return False
+        if value.type.dtype != node.inputs[0].type.dtype or value.name in self.in_place:
+            return False
+        found = view_of(formula, {formula.operands[0]: node.inputs[0].type})
+        source = self.places[node.inputs[0].name]
+        place = None if found is None else found.strided(source.strides, source.offset)
+        if place is None:
+            return False
+        view = View(source.buffer, _shape(value), place.strides, place.offset)
+        self.places[value.name] = view
+        self._decide(node, "view", f"strides {view.strides} of {view.buffer}")
+        return True
+
+    def _matrices(self, node: Node) -> bool:
+        formula = node.formula
+        assert formula is not None, "node has looked"
+        types = dict(zip(formula.operands, (value.type for value in node.inputs), strict=True))
+        found = classify_contraction(formula, types) if self.options.library else None
+        if found is None or not found.is_matrix or 0 in _shape(node.output):
+            return False
+        sources = dict(zip(formula.operands, node.inputs, strict=True))
+        left, right = (self.places[sources[r.tensor].name] for r in (found.left, found.right))
+        dtype = node.output.type.dtype
+        result = self._place(node.output)
+
+        def scratch(loops: Sequence[Loop]) -> View:
+            return self._scratch(f"{node.output.name}_product", _over(loops, dtype))
+
+        call = as_matrices(found, left, right, result, self._gathered, scratch)
+        slots = (("%", 0), ("%", 1))
+        step = LibraryCall(call.target, slots, (), call.inputs, (call.output,), origin=node.origin)
+        self.steps.append(step)
+        if not call.direct:
+            loops = (*found.batch, *found.m, *found.n)
+            dense = whole(self.buffers[call.output.buffer])
+            spread = _spread(loops, found.target, found.scale, node.output.type)
+            self._launch(spread, dense, result, f"{call.target} result put in its place")
+        self._decide(node, "library", f"contraction by {call.target}")
+        return True
+
+    def _library(self, node: Node) -> None:
+        call = serve(node)
+        assert call is not None, f"{node.op} has neither loops nor a library call: expand it first"
+        if not self.options.library:
+            raise LibraryCallError(
+                f"{call.target} is a library call",
+                expected="operators that Tilewright has loops for, under Options(library=False)",
+                found=call.target,
+                where=node.origin,
+                mend="allow library calls: Options(library=True)",
+            )
+        views = [self._dense(self.places[value.name]) for value in node.inputs]
+        self._call(
+            node, call, views, "no operator of the table" if node.op == "library" else node.op
+        )
+
+    def _call(
+        self,
+        node: Node,
+        call: Call,
+        views: Sequence[View],
+        reason: str,
+    ) -> None:
+        outputs = []
+        for value in node.outputs:
+            buffer = Buffer(value.name, value.type, LIBRARY)
+            self.buffers[value.name] = buffer
+            self.places[value.name] = whole(buffer)
+            outputs.append(whole(buffer))
+        step = LibraryCall(
+            call.target,
+            call.args,
+            call.kwargs,
+            tuple(views),
+            tuple(outputs),
+            call.results,
+            call.vjp,
+            node.origin,
+        )
+        self.steps.append(step)
+        suffix = " (gradient by torch)" if call.vjp is not None else ""
+        self._decide(node, "library", f"{reason}: {call.target}{suffix}")
+
+    def _kernel(self, node: Node, body: Graph, reason: str) -> None:
+        views = [self.places[value.name] for value in node.inputs]
+        strides = {
+            inner.name: view.strides
+            for inner, view in zip(body.inputs, views, strict=True)
+            if not is_contiguous(view)
+        }
+        made = emit(body, strides)
+        self.kernels.setdefault(made.name, KernelSource(made.name, made.text))
+        outputs = tuple(self._place(value) for value in node.outputs)
+        self.steps.append(Launch(made.name, tuple(views), outputs, made.parts, node.origin))
+        self._decide(node, "kernel", f"{reason}: {made.name}", made.flops, made.bytes)
+
+    # ------------------------------------------------------------------------------ places
+
+    def _place(self, value: Value) -> View:
+        """Choose the buffer of a value: its input if updated in place, an output, or the arena."""
+        if value.name in self.in_place:
+            place = self.places[self.in_place[value.name]]
+        else:
+            kind = OUTPUT if value.name in self.results else ARENA
+            buffer = Buffer(value.name, value.type, kind)
+            self.buffers[value.name] = buffer
+            place = whole(buffer)
+        self.places[value.name] = place
+        return place
+
+    def _dense(self, view: View) -> View:
+        """Library calls take strides in which the last dim is dense; others are copied."""
+        if not view.strides or view.shape[-1] == 1 or view.strides[-1] == 1:
+            return view
+        loops = _loops(view.shape)
+        return self._gathered(view, [Sym(loop.name) for loop in loops], loops)
+
+    def _gathered(self, view: View, index: Sequence[Expr], loops: Sequence[Loop]) -> View:
+        """Copy `view[index]` to a dense tensor over `loops`."""
+        dtype = self.buffers[view.buffer].type.dtype
+        target = self._scratch(f"{view.buffer}_dense", _over(loops, dtype))
+        target_index = tuple(Sym(loop.name) for loop in loops)
+        value = Read("x", tuple(index))
+        formula = Formula(("x",), tuple(loops), target_index, "=", value, _over(loops, dtype))
+        self._launch(normal(formula), view, target, f"{view.buffer} made dense for its reader")
+        return target
+
+    def _copy(self, source: View, target: View, reason: str) -> None:
+        loops = _loops(source.shape)
+        index = tuple(Sym(loop.name) for loop in loops)
+        type_ = _over(loops, self.buffers[source.buffer].type.dtype)
+        formula = Formula(("x",), loops, index, "=", Read("x", index), type_)
+        self._launch(normal(formula), source, target, reason)
+
+    def _launch(self, formula: Formula, source: View, target: View, reason: str) -> None:
+        type_ = TensorType(source.shape, self.buffers[source.buffer].type.dtype)
+        node = Node("copy", (Value("x", type_),), (Value("y", formula.type),), formula=formula)
+        strides = {} if is_contiguous(source) else {"x": source.strides}
+        made = emit(as_body(node), strides)
+        self.kernels.setdefault(made.name, KernelSource(made.name, made.text))
+        self.steps.append(Launch(made.name, (source,), (target,), made.parts))
+        self.decisions.append(Decision(target.buffer, "copy", reason, bytes=made.bytes))
+
+    def _scratch(self, wish: str, type_: TensorType) -> View:
+        name, count = wish, 0
+        while name in self.buffers or name in self.places:
+            count += 1
+            name = f"{wish}_{count}"
+        buffer = Buffer(name, type_, ARENA)
+        self.buffers[name] = buffer
+        return whole(buffer)
+
+    # ------------------------------------------------------------------------- the results
+
+    def deliver(self) -> tuple[View, ...]:
+        """Bring every result into a buffer that can be handed out, every update into its input.
+
+        Results first, then the values that updates take from inputs: these are about to change.
+        """
+        updated = dict((position, name) for name, position in self.graph.updates)
+        handed: set[str] = set()
+        outputs: list[View] = []
+        for position, value in enumerate(self.graph.outputs):
+            if position in updated:
+                continue
+            place = self.places[value.name]
+            kind = self.buffers[place.buffer].kind
+            if kind not in (OUTPUT, LIBRARY) or place.buffer in handed or not is_contiguous(place):
+                target = self._scratch(f"{value.name}_result", value.type)
+                self.buffers[target.buffer] = replace(self.buffers[target.buffer], kind=OUTPUT)
+                self._copy(place, target, "a result has memory of its own")
+                place = target
+            handed.add(place.buffer)
+            outputs.append(place)
+        self._write_updates({name: self.graph.outputs[at] for at, name in updated.items()})
+        return tuple(outputs)
+
+    def _write_updates(self, updates: Mapping[str, Value]) -> None:
+        """Write each input's new value; what is read from another updated input is copied first."""
+        places = {name: self.places[value.name] for name, value in updates.items()}
+        targets = {name: self.places[name] for name in updates}
+        for name, place in places.items():
+            if place.buffer in updates and place != targets[name]:
+                places[name] = self._scratch(f"{name}_new", updates[name].type)
+                self._copy(place, places[name], f"{place.buffer} is written before {name} is")
+        for name, place in places.items():
+            if place != targets[name]:
+                self._copy(place, targets[name], f"{name} is written at the end")
+
+    def finish(self, outputs: tuple[View, ...]) -> Assembled:
+        """Give the arena its addresses and put the Program together."""
+        program = Program(
+            self.graph.name,
+            tuple(self.buffers.values()),
+            tuple(self.kernels.values()),
+            _segments(self.steps),
+            tuple(Input(value.name, self.graph.role(value.name)) for value in self.graph.inputs),
+            outputs,
+            tuple(name for name, _ in self.graph.updates),
+        )
+        alive = lifetimes(program)
+        blocks = [
+            Block(buffer.name, buffer.bytes, *alive[buffer.name])
+            for buffer in program.buffers
+            if buffer.kind == ARENA and buffer.name in alive
+        ]
+        plan = pack(blocks)
+        offsets = dict(plan.offsets)
+        placed = tuple(
+            replace(buffer, offset=offsets.get(buffer.name, 0)) for buffer in program.buffers
+        )
+        program = replace(program, buffers=placed, arena_bytes=plan.bytes)
+        return Assembled(program, tuple(self.decisions), plan)
+
+    def _decide(self, node: Node, how: str, reason: str, flops: int = 0, bytes_: int = 0) -> None:
+        for value in node.outputs[:1]:
+            self.decisions.append(Decision(value.name, how, reason, node.origin, flops, bytes_))
+
+
+def as_body(node: Node) -> Graph:
+    """Return the graph of one formula node, for the kernel emitter."""
+    builder = Builder(node.op)
+    assert node.formula is not None, "a node with loops"
+    names = node.formula.operands
+    inputs = tuple(
+        builder.input(name, value.type) for name, value in zip(names, node.inputs, strict=True)
+    )
+    return builder.finish((builder.formula(node.formula, *inputs, name="y"),))
+
+
+def _loops(shape: Sequence[int]) -> tuple[Loop, ...]:
+    return tuple(Loop(f"i{k}", extent) for k, extent in enumerate(shape))
+
+
+def _over(loops: Sequence[Loop], dtype: DType) -> TensorType:
+    return TensorType(tuple(loop.extent for loop in loops), dtype)
+
+
+def _spread(
+    loops: Sequence[Loop], target: tuple[Expr, ...], scale: float, type_: TensorType
+) -> Formula:
+    """y[target] = scale * x[loops]"""
+    value: Expr = Read("x", tuple(Sym(loop.name) for loop in loops))
+    if scale != 1.0:
+        value = CallExpr("mul", (value, Const(scale)))
+    return normal(Formula(("x",), tuple(loops), target, "=", value, type_))
+
+
+def _segments(steps: Sequence[Launch | LibraryCall]) -> tuple[Instruction, ...]:
+    """Put launches between two library calls into one segment."""
+    instructions: list[Instruction] = []
+    launches: list[Launch] = []
+    for step in steps:
+        if isinstance(step, Launch):
+            launches.append(step)
+            continue
+        if launches:
+            instructions.append(Segment(tuple(launches)))
+            launches = []
+        instructions.append(step)
+    if launches:
+        instructions.append(Segment(tuple(launches)))
+    return tuple(instructions)
+
+
+def _shape(value: Value) -> tuple[int, ...]:
+    return tuple(dim for dim in value.type.shape if isinstance(dim, int))
+
+
+__all__ = ["Assembled", "Decision", "assemble", "contiguous"]

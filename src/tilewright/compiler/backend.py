@@ -1,0 +1,203 @@
+"""`torch.compile(model, backend="tilewright")`: the entry that Dynamo calls with its graphs.
+
+The idea: the same capture, autodiff and Programs as `tw.compile`, behind Dynamo's guards.  Where a
+size varies, one compilation per size.  What cannot be compiled runs in eager with a warning that
+says why, and is counted in `FALLBACKS`: never silently, never wrongly.
+
+This module does not know torch: tensors pass through it.
+"""
+
+import traceback
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tilewright.base.errors import (
+    DivergenceError,
+    FallbackWarning,
+    IndexRangeError,
+    IntegerDivisionError,
+    LibraryCallError,
+    OptionError,
+    TilewrightError,
+)
+from tilewright.capture import functionalize, import_functional, prepare_dynamo, restore
+from tilewright.compiler.compiled import Runs
+from tilewright.compiler.debug import check_against_eager
+from tilewright.compiler.options import Options
+from tilewright.runtime.grad_mode import asked, asks_gradients
+
+FALLBACKS: list[str] = []
+"""The reason of every graph that was left to eager in this process, in order."""
+
+Call = Callable[..., Sequence[Any]]
+
+
+def backend(
+    module: Any,
+    examples: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Call:
+    """Compile one Dynamo graph: returns a function of its flat inputs that gives a list.
+
+    options: those of `tilewright.Options`, by name.  Raises OptionError for unknown ones and for a
+    `mode` (there is none to choose).
+    """
+    if mode is not None:
+        raise OptionError(
+            f"mode={mode!r} has no meaning for this backend",
+            expected="no mode",
+            found=f"mode={mode!r}",
+            mend='torch.compile(model, backend="tilewright", options={...})',
+        )
+    graph = DynamoGraph(module, _options(options or {}))
+    graph.prepare(examples)
+    return graph.call
+
+
+def _options(given: Mapping[str, Any]) -> Options:
+    try:
+        return Options(**given)
+    except TypeError:
+        known = ", ".join(Options.__dataclass_fields__)
+        raise OptionError(
+            "unknown option",
+            expected=f"some of {known}",
+            found=", ".join(sorted(set(given) - set(Options.__dataclass_fields__))),
+            mend='torch.compile(model, backend="tilewright", options={"fuse": False})',
+        ) from None
+
+
+class DynamoGraph:
+    """One graph of Dynamo's and its compilations, one for each set of sizes among its inputs.
+
+    Final; what it has compiled only grows.
+    """
+
+    def __init__(self, module: Any, options: Options) -> None:
+        self.eager: Call = module.forward
+        self.module = module
+        self.options = options
+        self.prepared: Any = None
+        self.only: Call | None = None
+        self.variants: dict[tuple[Any, ...], Call] = {}
+
+    def prepare(self, examples: Sequence[Any]) -> None:
+        """Read what Dynamo knows only now; compile before the first call, where no size varies."""
+        try:
+            self.prepared = prepare_dynamo(self.module)
+        except Exception as error:
+            leave_to_eager(error, self.options)
+            self.only = self.eager
+            return
+        if all(_is_plain(example) for example in examples):
+            self.only = self._compiled(examples)
+
+    def call(self, *args: Any) -> Sequence[Any]:
+        """Run the graph."""
+        if self.only is not None:
+            return self.only(*args)
+        key = tuple(_kind(arg) for arg in args)
+        chosen = self.variants.get(key)
+        if chosen is None:
+            chosen = self.variants[key] = self._compiled(args)
+        return chosen(*args)
+
+    def _compiled(self, examples: Sequence[Any]) -> Call:
+        try:
+            return Variant(self.prepared, self.eager, examples, self.options).call
+        except Exception as error:
+            leave_to_eager(error, self.options)
+            return self.eager
+
+
+def _is_plain(example: Any) -> bool:
+    """Say whether no size of it varies: those that do come as torch's SymInt."""
+    sizes = (*example.shape, *example.stride()) if hasattr(example, "stride") else (example,)
+    return not any("Sym" in type(size).__name__ for size in sizes)
+
+
+def _kind(arg: Any) -> tuple[Any, ...]:
+    if hasattr(arg, "stride"):
+        return (tuple(arg.shape), arg.stride(), arg.storage_offset())
+    return (type(arg), arg)
+
+
+class Variant:
+    """A graph compiled for one set of sizes; what turns out to be impossible is left to eager.
+
+    Final; it learns only which calls have been tried, and whether it has given up.
+    """
+
+    def __init__(
+        self, prepared: Any, eager: Call, examples: Sequence[Any], options: Options
+    ) -> None:
+        """Compile what a call with these arguments needs."""
+        imported = import_functional(functionalize(prepared, examples))
+        self.eager = eager
+        self.options = options
+        self.positions = [item.position for item in imported.inputs]
+        self.constants = list(imported.constants)
+        self.results = imported.results
+        self.runs = Runs(imported.graph, options)
+        names = [value.name for value in imported.graph.inputs]
+        self.updated = [names.index(name) for name, _ in imported.graph.updates]
+        self.tried: set[tuple[int, ...]] = set()
+        self.given_up = False
+        self.runs.compiled(asked([item.requires_grad for item in imported.inputs]))
+
+    def call(self, *args: Any) -> Sequence[Any]:
+        """Run the graph."""
+        if self.given_up:
+            return self.eager(*args)
+        inputs = [args[at] for at in self.positions] + self.constants
+        wanted = asks_gradients(inputs)
+        if wanted not in self.tried:
+            return self._try(wanted, args, inputs)
+        if self.options.check:
+            check_against_eager(self.runs.inference, inputs)
+        return restore(self.results, inputs, self.runs.compiled(wanted)(inputs))
+
+    def _try(
+        self, wanted: tuple[int, ...], args: Sequence[Any], inputs: list[Any]
+    ) -> Sequence[Any]:
+        """Run for the first time: if that fails, eager takes over from where things stood."""
+        before = [(inputs[k].detach(), inputs[k].detach().clone()) for k in self.updated]
+        try:
+            if self.options.check:
+                check_against_eager(self.runs.inference, inputs)
+            results = restore(self.results, inputs, self.runs.compiled(wanted)(inputs))
+        except (IndexRangeError, IntegerDivisionError, DivergenceError):
+            raise  # what the user did, or asked to be told
+        except Exception as error:
+            leave_to_eager(error, self.options)
+            self.given_up = True
+            for tensor, value in before:
+                tensor.copy_(value)
+            return self.eager(*args)
+        self.tried.add(wanted)
+        return results
+
+
+def leave_to_eager(error: Exception, options: Options) -> None:
+    """Count and tell why a graph is left to eager; raise the error where that was forbidden."""
+    if isinstance(error, LibraryCallError) and not options.library:
+        raise error
+    if isinstance(error, TilewrightError):
+        reason = str(error)
+    else:
+        said = str(error).strip() or "no message"
+        reason = (
+            f"a mistake of Tilewright's own, not of yours: {type(error).__name__}: {said}\n"
+            f"  where     {_innermost(error)}\n"
+            "  mend      results are eager's and right; please report this message with the model"
+        )
+    FALLBACKS.append(reason)
+    warnings.warn(f"a graph is left to eager: {reason}", FallbackWarning, stacklevel=2)
+
+
+def _innermost(error: Exception) -> str:
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{frame.filename}:{frame.lineno} in {frame.name}"

@@ -1,0 +1,240 @@
+"""`tw.compile`: a captured function as a callable that runs Programs, with gradients where asked.
+
+The idea: a call is taken apart, checked and answered by `capture`; between the two lies a run of
+one Program, or of a pair that torch's autograd goes through.  Which, is decided per call by what
+asks for gradients, and compiled at the first call that needs it.
+
+This module does not know torch: tensors pass through it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.autodiff import Split, reverse, split
+from tilewright.base.errors import UNKNOWN, MutationError, TilewrightError
+from tilewright.capture import Captured, Computed, Watch, capture
+from tilewright.compiler.debug import check_against_eager
+from tilewright.compiler.options import Options
+from tilewright.compiler.pipeline import Built, build
+from tilewright.graph.ir import Graph, Value
+from tilewright.program import Program, contiguous
+from tilewright.runtime.autograd import Pairing, differentiable
+from tilewright.runtime.grad_mode import asked, asks_gradients
+
+Run = Callable[[Sequence[Any]], Sequence[Any]]
+
+
+def compile(
+    fn: Callable[..., Any], *args: Any, options: Options | None = None, **kwargs: Any
+) -> "Compiled":
+    """Compile a function or module for calls like `fn(*args, **kwargs)`.
+
+    The arguments are examples: shapes, dtypes and plain values are compiled in; nothing is computed
+    and nothing of them is kept but that.  Parameters and buffers are the module's own, read and
+    updated in place; a module that is changed (training mode, other parameters, autocast) is
+    compiled again at the next call.  What a plain function finds in its closure is taken as it is
+    now.  Raises CaptureError (with the user's line) for what cannot be compiled.
+    """
+    compiled = Compiled(fn, options or Options(), args, kwargs)
+    compiled.prepare([item.requires_grad for item in compiled.captured.inputs])
+    return compiled
+
+
+class Compiled:
+    """A compiled function: call it as the original.  `graph`, `program` and `explain()` show it.
+
+    Mutable only in that Programs are compiled when first needed; safe to call from several threads.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        options: Options,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        self.options = options
+        self._fn = fn
+        self._versions: list[_Version] = []
+        self._current = self._capture(args, kwargs)
+
+    def _capture(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> "_Version":
+        watch = Watch.over(self._fn)
+        captured = capture(self._fn, *args, **kwargs)
+        simple = not self.options.check and _is_simple(captured)
+        made = _Version(watch, captured, Runs(captured.graph, self.options), simple)
+        self._versions.append(made)
+        return made
+
+    def _version(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> "_Version":
+        """Return the compilation for what the function is now: an earlier one if it is that again,
+        else a new one, for a call that fits the example."""
+        found = next((v for v in self._versions if v.watch.unchanged()), None)
+        if found is None:
+            self._current.captured.call.flatten(args, kwargs)
+            found = self._capture(args, kwargs)
+        self._current = found
+        return found
+
+    @property
+    def captured(self) -> Captured:
+        """The capture in use."""
+        return self._current.captured
+
+    @property
+    def _runs(self) -> "Runs":
+        return self._current.runs
+
+    def prepare(self, requires_grad: Sequence[bool]) -> None:
+        """Compile what a call needs whose inputs ask for these gradients."""
+        self._runs.compiled(asked(requires_grad))
+
+    @property
+    def graph(self) -> Graph:
+        """The graph as captured."""
+        return self.captured.graph
+
+    @property
+    def program(self) -> Program:
+        """The Program of a call without gradients."""
+        return self._runs.inference.program
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the compiled function.
+
+        Raises ShapeError, DTypeError or OptionError where the call differs from the example.
+        """
+        version = self._current
+        if not version.watch.unchanged():
+            version = self._version(args, kwargs)
+        captured, runs = version.captured, version.runs
+        if version.simple and not kwargs and len(args) == len(captured.call.leaves):
+            try:
+                return runs.run(captured.feed(args))[0]
+            except (TilewrightError, TypeError, AttributeError):
+                captured.call.flatten(args, kwargs)  # says what is wrong in the caller's words
+                raise
+        leaves = captured.call.flatten(args, kwargs)
+        inputs = captured.feed(leaves)
+        if self.options.check:
+            check_against_eager(runs.inference, inputs)
+        outputs = runs.run(inputs)
+        return captured.answer(leaves, inputs, outputs, written=True)
+
+    def explain(self) -> str:
+        """Return how every value is computed, and why."""
+        return self._runs.explain()
+
+
+@dataclass(frozen=True, slots=True)
+class _Version:
+    """One compilation: what the function was, and what runs while it is that."""
+
+    watch: Watch
+    captured: Captured
+    runs: "Runs"
+    simple: bool
+
+
+def _is_simple(captured: Captured) -> bool:
+    """Say whether a call is tensors in their places and its result one fresh tensor: then the
+    runtime's own check of its inputs will do, and nothing has to be put together."""
+    if captured.mutations or not captured.call.plain or not captured.result.spec.is_leaf():
+        return False
+    if any(leaf.same_as != at for at, leaf in enumerate(captured.call.leaves)):
+        return False
+    match captured.results, captured.result.leaves:
+        case (Computed(output=0, shape=shape, strides=strides),), (0,):
+            return strides == contiguous(shape)
+    return False
+
+
+class Runs:
+    """The Programs of one graph: one without gradients, and a pair per set of inputs that asks.
+
+    Final; its cache only grows.
+    """
+
+    def __init__(self, graph: Graph, options: Options) -> None:
+        self.graph = graph
+        self.options = options
+        self.pairs: dict[tuple[int, ...], tuple[Built, Built]] = {}
+        self._inference: Built | None = None
+        self._calls: dict[tuple[int, ...], Run] = {}
+
+    @property
+    def inference(self) -> Built:
+        """The graph compiled for calls without gradients, when first asked for."""
+        if self._inference is None:
+            self._inference = build(self.graph, self.options)
+        return self._inference
+
+    def run(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        """Return the graph's results; with gradients for the inputs that ask for them."""
+        wanted = asks_gradients(inputs)
+        call = self._calls.get(wanted)
+        return (call or self.compiled(wanted))(inputs)
+
+    def compiled(self, wanted: tuple[int, ...]) -> Run:
+        """Return what runs where these inputs ask for gradients; compile it if need be."""
+        call = self._calls.get(wanted)
+        if call is None:
+            pair = self._pair(wanted) if wanted else None
+            call = self._calls[wanted] = pair or self.inference.run
+        return call
+
+    def explain(self) -> str:
+        """Return the explanation of every Program compiled so far (of inference, if none is)."""
+        pairs = [built.explain() for pair in self.pairs.values() for built in pair]
+        inference = [] if pairs and self._inference is None else [self.inference.explain()]
+        return "\n\n".join([*inference, *pairs])
+
+    def _pair(self, wanted: tuple[int, ...]) -> Run | None:
+        """Return forward and backward as one; None where no result depends on these inputs."""
+        names = [self.graph.inputs[k].name for k in wanted]
+        for name, position in self.graph.updates:
+            if name in names:
+                raise _changed_in_place(self.graph, name, self.graph.outputs[position])
+        joint = reverse(self.graph, names)
+        if not joint.tangents:
+            return None
+        parts = split(joint)
+        forward, backward = (
+            build(graph, self.options) for graph in (parts.forward, parts.backward)
+        )
+        self.pairs[wanted] = (forward, backward)
+        pairing = pair_up(parts, wanted, len(self.graph.updates))
+        return differentiable(forward.executable, backward.executable, pairing)
+
+
+def _changed_in_place(graph: Graph, name: str, value: Value) -> MutationError:
+    origin = next((node.origin for node in graph.nodes if value in node.outputs), UNKNOWN)
+    return MutationError(
+        f"{graph.role(name).source or name} is changed in place and asks for a gradient",
+        expected="in-place changes of tensors that need no gradient",
+        found=f"{value.type} that requires gradients, and gets a new value",
+        where=origin,
+        mend="return the new value in place of writing it, or call under torch.no_grad()",
+    )
+
+
+def pair_up(parts: Split, wanted: Sequence[int], updates: int) -> Pairing:
+    """Say how a split's two graphs fit together, by positions.
+
+    The Program's outputs are the graph's without the updates, which stand between the results and
+    the kept values.
+    """
+    results = parts.outputs - updates
+    inputs = {value.name: k for k, value in enumerate(parts.forward.inputs)}
+    updated = {position for _, position in parts.forward.updates}
+    given = [v.name for k, v in enumerate(parts.forward.outputs) if k not in updated]
+    saved = []
+    for _, name in parts.kept:
+        at = inputs.get(name)
+        saved.append(at if at is not None else len(inputs) + given.index(name, results))
+    taken = {value.name for value in parts.backward.inputs}
+    assert {name for name, _ in parts.kept} <= taken, "the backward takes what was kept"
+    gradients = tuple(k for k, at in zip(wanted, parts.gradients, strict=True) if at is not None)
+    tangents = tuple(position for position, _ in parts.tangents)
+    return Pairing(results, tuple(saved), tangents, gradients, parts.depends)

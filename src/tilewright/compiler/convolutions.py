@@ -1,0 +1,208 @@
+"""Let the library compute convolutions, both gradients of one in a single call.
+
+The idea: whatever form a convolution's formula has, it is recognised by what it computes::
+
+    {y[n, o, h, w] += x[n, c, h+i-1, w+j-1] * k[o, c, i, j]}(x, k)   -->   aten.convolution(x, k)
+    dx = {...}(dy, k), dk = {...}(dy, x)   -->   dx, dk = aten.convolution_backward(dy, x, k)
+
+A weight's gradient over few positions is a matrix product instead (`_as_product`).
+
+This module does not know buffers, nor how the library computes.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tilewright.autodiff import full
+from tilewright.base.expr import Const, Expr, Read, Sym, call
+from tilewright.graph.build import Builder, sort
+from tilewright.graph.convolution import Convolution, classify_convolution
+from tilewright.graph.ir import (
+    FORMULA,
+    LIBRARY,
+    Attr,
+    Formula,
+    Graph,
+    Loop,
+    Node,
+    TensorType,
+    Value,
+)
+from tilewright.graph.notation import normal, simplify_indices, static_extents
+
+FORWARD = "aten.convolution.default"
+BACKWARD = "aten.convolution_backward.default"
+
+
+@dataclass(frozen=True, slots=True)
+class CallConvolutions:
+    """Turn convolution formulas into library calls; gradients of one convolution share a call."""
+
+    name: str = "call_convolutions"
+    needs: tuple[str, ...] = ()
+    ensures: tuple[str, ...] = ()
+
+    def __call__(self, graph: Graph) -> Graph:
+        """Formulas that are convolutions --> library nodes with the same results."""
+        found = dict(_find(graph))
+        if not found:
+            return graph
+        builder = Builder.extending(replace(graph, nodes=()))
+        builder.reserve(value.name for node in graph.nodes for value in node.outputs)
+        done: set[str] = set()
+        for node in graph.nodes:
+            one = found.get(node.outputs[0].name)
+            if one is None:
+                builder.nodes.append(node)
+            elif one.kind == "weight" and _few_positions(one.convolution):
+                builder.nodes.extend(_as_product(builder, one))
+                done.add(one.node.output.name)
+            elif one.node.output.name not in done:
+                halves = [one, *_partners(one, found, done)]
+                known = [other.values for other in found.values() if one.pairs_with(other)]
+                builder.nodes.append(_call(builder, halves, known))
+                done.update(half.node.output.name for half in halves)
+        return sort(builder.finish(graph.outputs, graph.updates))
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A node that is a convolution or a gradient of one; values: what it reads, by part."""
+
+    node: Node
+    convolution: Convolution
+    values: Mapping[str, Value]
+
+    @property
+    def kind(self) -> str:
+        return self.convolution.kind
+
+    def pairs_with(self, other: "_Found") -> bool:
+        """Say whether both are gradients of the same convolution, given the same tangent."""
+        mine, theirs = self.convolution, other.convolution
+        same = self.values.get("output") == other.values.get("output")
+        kinds = {self.kind, other.kind} == {"input", "weight"}
+        return same and kinds and _geometry(mine) == _geometry(theirs)
+
+
+def _geometry(c: Convolution) -> tuple[object, ...]:
+    return c.stride, c.padding, c.dilation, c.groups, c.shapes
+
+
+def _find(graph: Graph) -> Iterator[tuple[str, _Found]]:
+    for node in graph.nodes:
+        if node.formula is None or len(node.inputs) != 2 or 0 in node.output.type.shape:
+            continue
+        operands = dict(zip(node.formula.operands, node.inputs, strict=True))
+        types = {name: value.type for name, value in operands.items()}
+        made = classify_convolution(node.formula, types)
+        if made is not None:
+            parts = {"input": made.input, "weight": made.weight, "output": made.output}
+            values = {part: operands[name] for part, name in parts.items() if name}
+            yield node.output.name, _Found(node, made, values)
+
+
+def _partners(one: _Found, found: Mapping[str, _Found], done: set[str]) -> list[_Found]:
+    others = (other for name, other in found.items() if name not in done and other is not one)
+    paired = (other for other in others if one.pairs_with(other))
+    return [o for o in paired if o.kind != "weight" or not _few_positions(o.convolution)][:1]
+
+
+def _few_positions(c: Convolution) -> bool:
+    """Say whether a weight's gradient is better a product of matrices, windows laid side by side.
+
+    Where positions are far fewer than output channels, the windows are small beside the gradient,
+    which a product writes where it belongs; a call would hand it over in memory of its own.
+    """
+    x, w, y = c.shapes
+    positions = x[0]
+    for extent in y[2:]:
+        positions *= extent
+    return c.groups == 1 and 2 * positions <= w[0]
+
+
+def _as_product(builder: Builder, one: _Found) -> tuple[Node, ...]:
+    """The gradient of a weight, as windows and a product of matrices.
+
+    ::
+
+        dk[o, c, i, j] += dy[n, o, h, w] * x[n, c, h*s+i*d-p, w*s+j*d-p]
+        -->  windows[c, i, j, n, h, w] = x[n, c, h*s+i*d-p, w*s+j*d-p] ?? 0
+             dk[o, c, i, j] += dy[n, o, h, w] * windows[c, i, j, n, h, w]
+    """
+    c, node = one.convolution, one.node
+    x, w, y = c.shapes
+    taps = tuple(Loop(f"k{d}", extent) for d, extent in enumerate(w[2:]))
+    places = tuple(Loop(f"h{d}", extent) for d, extent in enumerate(y[2:]))
+    n, channel, o = Loop("n", x[0]), Loop("c", x[1]), Loop("o", w[0])
+    loops = (channel, *taps, n, *places)
+    index = tuple(Sym(loop.name) for loop in loops)
+    spatial: list[Expr] = []
+    for d, (tap, place) in enumerate(zip(taps, places, strict=True)):
+        at = call("mul", Sym(place.name), c.stride[d])
+        tapped = call("mul", Sym(tap.name), c.dilation[d])
+        spatial.append(call("sub", call("add", at, tapped), c.padding[d]))
+    read = Read("x", (Sym("n"), Sym("c"), *spatial), Const(0.0))
+    dtype = node.output.type.dtype
+    type_ = TensorType(tuple(loop.extent for loop in loops), dtype)
+    extents = static_extents({loop.name: loop.extent for loop in loops})
+    value = simplify_indices(read, extents)
+    laid_out = normal(Formula(("x",), loops, index, "=", value, type_))
+    name = builder.fresh(f"{node.output.name}_windows")
+    windows = Value(name, type_)
+    out = (Sym("o"), Sym("c"), *(Sym(tap.name) for tap in taps))
+    dy = Read("dy", (Sym("n"), Sym("o"), *(Sym(place.name) for place in places)))
+    product = Formula(
+        ("dy", "windows"),
+        (o, channel, *taps, n, *places),
+        out,
+        "+=",
+        call("mul", dy, Read("windows", index)),
+        node.output.type,
+    )
+    inputs = (one.values["output"], windows)
+    origin = node.origin
+    return (
+        Node(FORMULA, (one.values["input"],), (windows,), formula=laid_out, origin=origin),
+        Node(FORMULA, inputs, (node.output,), formula=normal(product), origin=origin),
+    )
+
+
+def _call(builder: Builder, halves: list[_Found], known: Sequence[Mapping[str, Value]]) -> Node:
+    c = halves[0].convolution
+    parts = (c.stride, c.padding, c.dilation)
+    spatial: tuple[Attr, ...] = tuple(("list", *part) for part in parts)
+    zeros: Attr = ("list", *(0 for _ in c.stride))
+    tail = (*spatial, False, zeros, c.groups)
+    given = (*known, *(half.values for half in halves))
+    values = {part: value for own in given for part, value in own.items()}
+    origin = halves[0].node.origin
+    if c.kind == "forward":
+        args: tuple[Attr, ...] = (("%", 0), ("%", 1), None, *tail)
+        return _library((values["input"], values["weight"]), halves, FORWARD, args, ())
+    dtype = values["output"].type.dtype
+    for part, shape in zip(("input", "weight"), c.shapes, strict=False):
+        if part not in values:
+            # The call reads nothing but its shape: the gradient that would read it is not asked.
+            formula = full(TensorType(shape, dtype), 0.0)
+            values[part] = builder.formula(formula, origin=origin, name=f"{part}_shape")
+    halves.sort(key=lambda half: half.kind)
+    mask = tuple(any(half.kind == kind for half in halves) for kind in ("input", "weight"))
+    args = (("%", 0), ("%", 1), ("%", 2), None, *tail, ("list", *mask, False))
+    kept = tuple(at for at, asked in enumerate(mask) if asked)
+    operands = (values["output"], values["input"], values["weight"])
+    return _library(operands, halves, BACKWARD, args, kept)
+
+
+def _library(
+    operands: tuple[Value, ...],
+    halves: list[_Found],
+    target: str,
+    args: tuple[Attr, ...],
+    kept: tuple[int, ...],
+) -> Node:
+    attrs: list[tuple[str, Attr]] = [("target", target), ("args", args), ("kwargs", ())]
+    if kept:
+        attrs.append(("outputs", kept))
+    outputs = tuple(half.node.output for half in halves)
+    return Node(LIBRARY, operands, outputs, tuple(attrs), origin=halves[0].node.origin)

@@ -1,0 +1,42 @@
+"""What a user may choose; everything else is derived and shown by `explain`.
+
+The idea: one frozen record, the same words in Python and on the command line.
+"""
+
+from dataclasses import dataclass
+
+from tilewright.base.errors import OptionError
+
+CHECKS = ("", "eager")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Choices of one compilation.
+
+    check: "eager" compares every node with PyTorch eager at each call and raises DivergenceError at
+    the first that differs (debug mode).  library: False forbids calls to ATen, with a
+    LibraryCallError that names the first operator that would need one.  verify: check the graph
+    after every pass and the Program before it runs (slower to compile).  fuse: False gives every
+    operator a kernel of its own.
+    """
+
+    check: str = ""
+    library: bool = True
+    verify: bool = False
+    fuse: bool = True
+
+    def __post_init__(self) -> None:
+        if self.check not in CHECKS:
+            raise OptionError(
+                f"unknown check {self.check!r}",
+                expected='"" or "eager"',
+                found=repr(self.check),
+                mend='Options(check="eager") compares every node with eager',
+            )
+        for name in ("library", "verify", "fuse"):
+            value = getattr(self, name)
+            if not isinstance(value, bool):
+                raise OptionError(
+                    f"option {name} is not a bool", expected="True or False", found=repr(value)
+                )

@@ -1,0 +1,77 @@
+"""The whole pipeline on one page: from a captured graph to a Program that can run.
+
+    graph  --expand, fold, share, simplify, fuse-->  graph  --assemble-->  Program  --cc-->  code
+
+Every step is a function `Graph -> Graph` with a name; none is skipped by a hidden condition.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.compiler.assemble import Assembled, Decision, assemble
+from tilewright.compiler.convolutions import CallConvolutions
+from tilewright.compiler.library import served
+from tilewright.compiler.masks import AddMasks
+from tilewright.compiler.options import Options
+from tilewright.graph.ir import Graph
+from tilewright.graph.passes import Pass, run
+from tilewright.optimize import DeadCode, Fuse, SplitReductions, simplifications
+from tilewright.program import Program
+from tilewright.runtime import Executable
+
+
+def passes(options: Options) -> tuple[Pass, ...]:
+    """Return the passes of one compilation, in order."""
+    calls: tuple[Pass, ...] = (CallConvolutions(),) if options.library else ()
+    before = (AddMasks(), *simplifications(served), *calls, SplitReductions())
+    return (*before, Fuse(), DeadCode()) if options.fuse else before
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A compiled graph: what runs, and why it is as it is.
+
+    source: the graph as it was given.  graph: as it was optimized.  seconds: compile time, by step.
+    """
+
+    source: Graph
+    graph: Graph
+    assembled: Assembled
+    executable: Executable
+    seconds: tuple[tuple[str, float], ...]
+
+    @property
+    def program(self) -> Program:
+        return self.assembled.program
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        return self.assembled.decisions
+
+    def run(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        """Run on tensors in the order of the graph's inputs; updates are written in place."""
+        return self.executable.run(inputs)
+
+    def explain(self) -> str:
+        """Return how every value is computed and why, with memory and compile time."""
+        from tilewright.compiler.report import explain_built
+
+        return explain_built(self)
+
+
+def build(graph: Graph, options: Options | None = None) -> Built:
+    """Compile a graph of static sizes."""
+    options = options or Options()
+    seconds: list[tuple[str, float]] = []
+    start = time.perf_counter()
+    optimized = run(graph, passes(options), verify=options.verify)
+    seconds.append(("optimize", time.perf_counter() - start))
+    start = time.perf_counter()
+    assembled = assemble(optimized, options)
+    seconds.append(("assemble", time.perf_counter() - start))
+    start = time.perf_counter()
+    executable = Executable(assembled.program)
+    seconds.append(("compile kernels", time.perf_counter() - start))
+    return Built(graph, optimized, assembled, executable, tuple(seconds))

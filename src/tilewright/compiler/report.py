@@ -1,0 +1,47 @@
+"""The reasons of a compilation in words: one line per value, then the totals.
+
+This module does not decide anything; it writes down what `assemble` decided.
+"""
+
+from collections import Counter
+from typing import TYPE_CHECKING, Protocol
+
+from tilewright.program import LibraryCall, Segment
+
+if TYPE_CHECKING:
+    from tilewright.compiler.pipeline import Built
+
+
+class Explainable(Protocol):
+    """A Compiled, a training step, anything that has reasons."""
+
+    def explain(self) -> str:
+        """Return the reasons."""
+        ...
+
+
+def explain(compiled: Explainable) -> str:
+    """Return how every value of something compiled is computed, and why."""
+    return compiled.explain()
+
+
+def explain_built(built: "Built") -> str:
+    """Return the explanation of one compiled graph."""
+    program = built.program
+    lines = [f"{program.name}"]
+    width = max((len(decision.value) for decision in built.decisions), default=0)
+    for decision in built.decisions:
+        origin = f"   {decision.origin}" if str(decision.origin) else ""
+        lines.append(f"  {decision.value:<{width}}  {decision.how:<8}  {decision.reason}{origin}")
+    calls = Counter(item.target for item in program.instructions if isinstance(item, LibraryCall))
+    segments = [item for item in program.instructions if isinstance(item, Segment)]
+    launches = sum(len(segment.launches) for segment in segments)
+    lines.append(
+        f"  {launches} kernel launches of {len(program.kernels)} kernels in {len(segments)} native "
+        f"segments, {sum(calls.values())} library calls"
+    )
+    lines += [f"    {count:>4} x {target}" for target, count in sorted(calls.items())]
+    lines.append(f"  {built.assembled.memory}")
+    times = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in built.seconds)
+    lines.append(f"  compiled in {sum(s for _, s in built.seconds):.2f} s ({times})")
+    return "\n".join(lines)

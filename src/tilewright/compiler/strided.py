@@ -1,0 +1,53 @@
+"""Strided views as matrices: which dims merge into one, for calls that take strides.
+
+The idea: a group of dims counts as one dim of a matrix if walking the last, then the one before, is
+walking with one stride.  A view whose groups do not merge needs a copy, which the caller decides.
+
+This module knows shapes and strides only.
+"""
+
+from collections.abc import Sequence
+
+from tilewright.program import View
+
+
+def merge(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, int] | None:
+    """Return (extent, stride) of dims walked as one, or None where they do not merge."""
+    extent, stride = 1, 1
+    first = True
+    for size, step in reversed(list(zip(shape, strides, strict=True))):
+        if size == 1:
+            continue
+        if first:
+            extent, stride, first = size, step, False
+        elif step == stride * extent:
+            extent *= size
+        else:
+            return None
+    return extent, stride
+
+
+def grouped(view: View, groups: Sequence[Sequence[int]]) -> View | None:
+    """View the dims of each group as one dim, in the order of the groups; None if one won't merge.
+
+    Dims in no group must have extent 1.
+    """
+    shape: list[int] = []
+    strides: list[int] = []
+    for group in groups:
+        merged = merge([view.shape[dim] for dim in group], [view.strides[dim] for dim in group])
+        if merged is None:
+            return None
+        shape.append(merged[0])
+        strides.append(merged[1])
+    return View(view.buffer, tuple(shape), tuple(strides), view.offset)
+
+
+def is_contiguous(view: View) -> bool:
+    """Say whether the view's elements lie in row-major order without gaps."""
+    step = 1
+    for size, stride in reversed(list(zip(view.shape, view.strides, strict=True))):
+        if size != 1 and stride != step:
+            return False
+        step *= max(size, 1)
+    return True

@@ -1,0 +1,17 @@
+"""From a body of formulas to the text of one C function.
+
+The idea: a fused node's formulas share loops; `plan` finds which, a recipe prints them as C, and
+the result is a self-contained text whose name is its hash.  `emit` is the way in.
+
+This package does not know a compiler, threads, or what a kernel is for.
+"""
+
+from tilewright.kernels.emit import FLAGS, Emitted, choose_recipe, emit, emit_naive
+
+__all__ = [
+    "FLAGS",
+    "Emitted",
+    "choose_recipe",
+    "emit",
+    "emit_naive",
+]

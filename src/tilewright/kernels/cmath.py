@@ -1,0 +1,70 @@
+"""Vector mathematics as C text: branch-free functions that a C compiler turns into SIMD code.
+
+The idea: a kernel is one self-contained text without headers, so the functions it needs are printed
+into it.  They have no branches, tables of a few words at most and no errno; gcc and clang vectorise
+a loop over them at -O3.  The hot functions work in float32, the others in double, rounded once.
+
+Largest errors measured over dense samples of the whole float32 range (`tests/kernels/test_cmath`
+measures them again), in units of the last place of the float32 result:
+
+==========  =====   ==========  =====   ==========  =====   ==========  =====
+exp         0.9     log         0.9     sin         0.6     tanh        1.7
+exp2        0.9     log2        0.6     cos         0.6     sigmoid     1.5
+expm1       1.5     log10       0.6     tan         0.6     erf         1.1
+sinh        0.6     log1p       0.6     asin        0.6     erfc        0.6
+cosh        0.6     pow         0.6     acos        0.6     rsqrt       1.5
+                                        atan        0.6     atan2       0.6
+==========  =====   ==========  =====   ==========  =====   ==========  =====
+
+NaN gives NaN, infinities, zeros (with their sign) and subnormal numbers follow IEEE 754 and C99
+Annex F.  Functions of doubles are the C library's.
+
+This module does not know expressions or kernels; `support` prints what is used.
+"""
+
+from tilewright.kernels.cmath_circular import ERROR_FUNCTIONS, TRIGONOMETRIC
+from tilewright.kernels.cmath_exponential import EXPONENTIALS, LOGARITHMS
+from tilewright.kernels.cmath_snippet import BITS, Snippet
+
+_LIBRARY_NAMES = (
+    *("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin"),
+    *("acos", "atan", "sinh", "cosh", "tanh", "erf", "erfc"),
+)
+_LIBRARY = (
+    *(Snippet(name, f"extern double {name}(double);") for name in _LIBRARY_NAMES),
+    Snippet("atan2", "extern double atan2(double, double);"),
+    Snippet("pow", "extern double pow(double, double);"),
+)
+
+SNIPPETS = (
+    *BITS,
+    *_LIBRARY,
+    *EXPONENTIALS,
+    *LOGARITHMS,
+    *TRIGONOMETRIC,
+    *ERROR_FUNCTIONS,
+)
+ULP = {
+    "exp": 0.9,
+    "exp2": 0.9,
+    "expm1": 1.5,
+    "sinh": 0.6,
+    "cosh": 0.6,
+    "log": 0.9,
+    "log2": 0.6,
+    "log10": 0.6,
+    "log1p": 0.6,
+    "pow": 0.6,
+    "sin": 0.6,
+    "cos": 0.6,
+    "tan": 0.6,
+    "asin": 0.6,
+    "acos": 0.6,
+    "atan": 0.6,
+    "atan2": 0.6,
+    "tanh": 1.7,
+    "sigmoid": 1.5,
+    "erf": 1.1,
+    "erfc": 0.6,
+    "rsqrt": 1.5,
+}

@@ -1,0 +1,237 @@
+"""Trigonometric functions, their inverses and the error functions as C text.
+
+The idea: reduce the argument exactly, however large, then a polynomial in double, rounded once.
+
+This module does not know who calls them; the errors stand in `cmath`.
+"""
+
+from tilewright.kernels.cmath_snippet import Snippet
+
+TRIGONOMETRIC = (
+    Snippet(
+        "quarter_turns",
+        """\
+/* Bits of 4/pi, each word 8 bits on from the one before. */
+static const unsigned int four_over_pi[24] = {
+    0xa2, 0xa2f9, 0xa2f983, 0xa2f9836e, 0xf9836e4e, 0x836e4e44, 0x6e4e4415, 0x4e441529,
+    0x441529fc, 0x1529fc27, 0x29fc2757, 0xfc2757d1, 0x2757d1f5, 0x57d1f534, 0xd1f534dd, 0xf534ddc0,
+    0x34ddc0db, 0xddc0db62, 0xc0db6295, 0xdb629599, 0x6295993c, 0x95993c43, 0x993c4390, 0x3c439041,
+};
+/* x = q pi/2 + r, |r| <= pi/4 (q modulo 4).  Up to 2^20 by Cody and Waite; beyond that the 24 bits
+   of x are multiplied by the 96 bits of 4/pi that matter (Payne and Hanek). */
+static inline double quarter_turns(float x, long *q) {
+    const double z = (double)x * 0.6366197723675814 + 6755399441055744.0;
+    const double n = z - 6755399441055744.0;
+    const double near = ((double)x - n * 1.5707963267341256) - n * 6.077100506506192e-11;
+    const unsigned int b = (unsigned int)bits_f32(x) & 0x7fffffffu;
+    const unsigned int at = (b >> 26) & 15u;
+    const unsigned long m = (unsigned long)((b & 0x007fffffu) | 0x00800000u) << ((b >> 23) & 7u);
+    const unsigned long high = (m * four_over_pi[at]) << 32;
+    const unsigned long low = (m * four_over_pi[at + 8]) >> 32;
+    const unsigned long turns = high + low + m * four_over_pi[at + 4];
+    const unsigned long whole = (turns + (1ul << 61)) >> 62;
+    const double part = (double)(long)(turns - (whole << 62)) * 3.4061215800304e-19;
+    const int far = __builtin_fabsf(x) >= 1048576.0f;
+    *q = far ? (x < 0.0f ? -(long)whole : (long)whole) : bits_f64(z) & 3;
+    const double r = far ? (x < 0.0f ? -part : part) : near;
+    return __builtin_fabsf(x) < __builtin_inff() ? r : __builtin_nan("");
+}
+static inline double sin_near(double r) {
+    const double s = r * r;
+    double q = -2.474892849631593e-8;
+    q = q * s + 2.7555162797362567e-6;
+    q = q * s - 1.9841262757122112e-4;
+    q = q * s + 8.333333322794222e-3;
+    q = q * s - 1.666666666660928e-1;
+    return r + r * s * q;
+}
+static inline double cos_near(double r) {
+    const double s = r * r;
+    double q = -2.7159593784308546e-7;
+    q = q * s + 2.4798724331195557e-5;
+    q = q * s - 1.388887933888318e-3;
+    q = q * s + 4.166666652173274e-2;
+    q = q * s - 0.49999999999188255;
+    return 1.0 + s * q;
+}""",
+        ("bits_f32", "bits_f64"),
+    ),
+    Snippet(
+        "sin_f32",
+        """\
+static inline float sin_f32(float x) {
+    long q;
+    const double r = quarter_turns(x, &q);
+    const double y = q & 1 ? cos_near(r) : sin_near(r);
+    const float z = (float)(q & 2 ? -y : y);
+    return x == 0.0f ? x : z;
+}""",
+        ("quarter_turns",),
+    ),
+    Snippet(
+        "cos_f32",
+        """\
+static inline float cos_f32(float x) {
+    long q;
+    const double r = quarter_turns(x, &q);
+    const double y = q & 1 ? sin_near(r) : cos_near(r);
+    return (float)((q + 1) & 2 ? -y : y);
+}""",
+        ("quarter_turns",),
+    ),
+    Snippet(
+        "tan_f32",
+        """\
+static inline float tan_f32(float x) {
+    long q;
+    const double r = quarter_turns(x, &q);
+    const double s = sin_near(r), c = cos_near(r);
+    const float y = (float)(q & 1 ? -c / s : s / c);
+    return x == 0.0f ? x : y;
+}""",
+        ("quarter_turns",),
+    ),
+    Snippet(
+        "atan_wide",
+        """\
+/* atan(t) for t in [0, 1], to 1e-12. */
+static inline double atan_wide(double t) {
+    const double s = t * t;
+    double q = -2.754485353619769e-4;
+    q = q * s + 2.220615114316114e-3;
+    q = q * s - 8.409140699311894e-3;
+    q = q * s + 2.021925259419834e-2;
+    q = q * s - 3.557418419675399e-2;
+    q = q * s + 5.068068138647992e-2;
+    q = q * s - 6.377450134112428e-2;
+    q = q * s + 7.618175683187474e-2;
+    q = q * s - 9.077708935862777e-2;
+    q = q * s + 1.1109563977942888e-1;
+    q = q * s - 1.4285604442995145e-1;
+    q = q * s + 1.9999995897908288e-1;
+    q = q * s - 3.3333333272648213e-1;
+    return t + t * s * q;
+}""",
+    ),
+    Snippet(
+        "atan_f32",
+        """\
+static inline float atan_f32(float x) {
+    const double a = __builtin_fabs((double)x);
+    const double y = atan_wide(a > 1.0 ? 1.0 / a : a);
+    return __builtin_copysignf((float)(a > 1.0 ? 1.5707963267948966 - y : y), x);
+}""",
+        ("atan_wide",),
+    ),
+    Snippet(
+        "atan2_f32",
+        """\
+static inline float atan2_f32(float y, float x) {
+    const double a = __builtin_fabs((double)y), b = __builtin_fabs((double)x);
+    const double low = a < b ? a : b, high = a < b ? b : a;
+    double t = high == 0.0 ? 0.0 : low / high;
+    t = low == __builtin_inf() ? 1.0 : t;
+    double r = atan_wide(t);
+    r = a > b ? 1.5707963267948966 - r : r;
+    r = __builtin_copysignf(1.0f, x) < 0.0f ? 3.141592653589793 - r : r;
+    return x != x || y != y ? __builtin_nanf("") : __builtin_copysignf((float)r, y);
+}""",
+        ("atan_wide",),
+    ),
+    Snippet(
+        "asin_wide",
+        """\
+/* asin(t) for t in [0, 1/2], to 1e-13. */
+static inline double asin_wide(double t) {
+    const double s = t * t;
+    double q = 3.214743785283807e-2;
+    q = q * s - 3.0846045199060595e-3;
+    q = q * s + 1.874517991121314e-2;
+    q = q * s + 1.6445865485907367e-2;
+    q = q * s + 2.2476572830526276e-2;
+    q = q * s + 3.0374707104299584e-2;
+    q = q * s + 4.4643143323889856e-2;
+    q = q * s + 7.499999427792717e-2;
+    q = q * s + 1.666666667109255e-1;
+    return t + t * s * q;
+}""",
+    ),
+    Snippet(
+        "asin_f32",
+        """\
+static inline float asin_f32(float x) {
+    const double a = __builtin_fabs((double)x);
+    const double y = asin_wide(a > 0.5 ? __builtin_sqrt(0.5 * (1.0 - a)) : a);
+    return __builtin_copysignf((float)(a > 0.5 ? 1.5707963267948966 - 2.0 * y : y), x);
+}""",
+        ("asin_wide",),
+    ),
+    Snippet(
+        "acos_f32",
+        """\
+static inline float acos_f32(float x) {
+    const double a = __builtin_fabs((double)x);
+    const double y = asin_wide(a > 0.5 ? __builtin_sqrt(0.5 * (1.0 - a)) : a);
+    const double edge = x > 0.0f ? 2.0 * y : 3.141592653589793 - 2.0 * y;
+    const double middle = 1.5707963267948966 - (x > 0.0f ? y : -y);
+    return (float)(a > 0.5 ? edge : middle);
+}""",
+        ("asin_wide",),
+    ),
+)
+
+ERROR_FUNCTIONS = (
+    Snippet(
+        "erf_f32",
+        """\
+static inline float erf_f32(float x) {
+    const float a = __builtin_fabsf(x), s = a * a;
+    float q = -5.96761703e-4f;
+    q = __builtin_fmaf(q, s, 4.99119423e-3f);
+    q = __builtin_fmaf(q, s, -2.67681349e-2f);
+    q = __builtin_fmaf(q, s, 1.12819925e-1f);
+    q = __builtin_fmaf(q, s, -3.76125336e-1f);
+    q = __builtin_fmaf(q, s, 1.28379166e-1f);
+    const float near = __builtin_fmaf(q, a, a);
+    const float t = a > 4.0f ? 4.0f : a, v = t * t;
+    const float u = __builtin_fmaf(-3.88396438e-3f, t, 2.42546219e-2f);
+    float p = __builtin_fmaf(-1.72853470e-5f, t, 3.83197126e-4f);
+    p = __builtin_fmaf(p, v, u);
+    p = __builtin_fmaf(p, t, -1.06777877e-1f);
+    p = __builtin_fmaf(p, t, -6.34846687e-1f);
+    p = __builtin_fmaf(p, t, -1.28717512e-1f);
+    p = __builtin_fmaf(p, t, -t);
+    const float far = 1.0f - exp_f32(p);
+    return __builtin_copysignf(a > 0.927734375f ? far : near, x);
+}""",
+        ("exp_f32",),
+    ),
+    Snippet(
+        "erfc_f32",
+        """\
+/* e^(x^2) erfc(x) (1 + x) is a polynomial of (x - 3) / (x + 3) to 1e-12 for x in [0, 10.5]. */
+static inline float erfc_f32(float x) {
+    const double b = __builtin_fabs((double)x), a = b > 10.5 ? 10.5 : b;
+    const double t = (a - 3.0) / (a + 3.0);
+    double q = -1.996680634686951e-6;
+    q = q * t - 9.064259638426407e-6;
+    q = q * t + 5.21082703301797e-7;
+    q = q * t + 5.716289317702089e-5;
+    q = q * t - 2.1183120697268346e-5;
+    q = q * t - 3.678383687760263e-4;
+    q = q * t + 6.458830378810719e-4;
+    q = q * t + 1.6186913457069120e-3;
+    q = q * t - 9.75068775713842e-3;
+    q = q * t + 2.19577510219577e-2;
+    q = q * t - 2.3803913764820283e-2;
+    q = q * t - 1.0235388293610651e-2;
+    q = q * t + 9.902075370466228e-2;
+    q = q * t - 2.3092733309210384e-1;
+    q = q * t + 0.7160046047254482;
+    const double tail = q / (1.0 + a) * exp_wide(-a * a);
+    const float y = (float)(x < 0.0f ? 2.0 - tail : tail);
+    return x != x ? x : y;
+}""",
+        ("exp_wide",),
+    ),
+)

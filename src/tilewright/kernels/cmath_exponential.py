@@ -1,0 +1,306 @@
+"""Exponentials, logarithms, powers and hyperbolic functions as C text.
+
+The idea: reduce the argument to one octave, then a polynomial; what is hot stays in float32.
+
+This module does not know who calls them; the errors stand in `cmath`.
+"""
+
+from tilewright.kernels.cmath_snippet import Snippet
+
+# In all exponentials, adding and taking away 1.5 * 2^23 rounds to an integer, which then stands in
+# the low bits of the sum: no conversion, and nothing undefined for NaN.
+EXPONENTIALS = (
+    Snippet(
+        "exp_f32",
+        """\
+/* e^x = 2^k e^r, k = round(x / ln 2).  The number added to round leaves k + 254 in the low nine
+   bits of z; half of that each makes two factors, so that subnormal results are rounded once. */
+static inline float exp_f32(float x) {
+    const float z = __builtin_fmaf(x, 1.44269504f, 12583166.0f);
+    const float n = z - 12583166.0f;
+    const float r = __builtin_fmaf(n, -1.42860677e-6f, __builtin_fmaf(n, -0.693145752f, x));
+    float q = 1.98581e-4f;
+    q = __builtin_fmaf(q, r, 1.39344967e-3f);
+    q = __builtin_fmaf(q, r, 8.33336183e-3f);
+    q = __builtin_fmaf(q, r, 4.16664574e-2f);
+    q = __builtin_fmaf(q, r, 1.66666665e-1f);
+    q = __builtin_fmaf(q, r, 0.5f);
+    const float p = __builtin_fmaf(__builtin_fmaf(q, r, 1.0f), r, 1.0f);
+    const unsigned b = (unsigned)bits_f32(z), half = b >> 1;
+    const float y = p * from_bits_f32((int)(half << 23)) * from_bits_f32((int)((b - half) << 23));
+    const float finite = x > 88.75f ? __builtin_inff() : y;
+    return x < -104.0f ? 0.0f : finite;
+}""",
+        ("bits_f32",),
+    ),
+    Snippet(
+        "exp2_f32",
+        """\
+static inline float exp2_f32(float x) {
+    const float z = x + 12583166.0f;
+    const float r = x - (z - 12583166.0f);
+    float q = 1.5252717e-5f;
+    q = __builtin_fmaf(q, r, 1.546133e-4f);
+    q = __builtin_fmaf(q, r, 1.33336695e-3f);
+    q = __builtin_fmaf(q, r, 9.61805704e-3f);
+    q = __builtin_fmaf(q, r, 5.55041073e-2f);
+    q = __builtin_fmaf(q, r, 2.40226509e-1f);
+    q = __builtin_fmaf(q, r, 0.693147181f);
+    const float p = __builtin_fmaf(q, r, 1.0f);
+    const unsigned b = (unsigned)bits_f32(z), half = b >> 1;
+    const float y = p * from_bits_f32((int)(half << 23)) * from_bits_f32((int)((b - half) << 23));
+    const float finite = x >= 128.0f ? __builtin_inff() : y;
+    return x < -151.0f ? 0.0f : finite;
+}""",
+        ("bits_f32",),
+    ),
+    Snippet(
+        "expm1_f32",
+        """\
+/* e^x - 1 = 2 (2^(k-1) (e^r - 1) + (2^(k-1) - 1/2)): 2^k itself may overflow. */
+static inline float expm1_f32(float x) {
+    float a = x > 89.0f ? 89.0f : x;
+    a = a < -104.0f ? -104.0f : a;
+    const float z = __builtin_fmaf(a, 1.44269504f, 12582912.0f);
+    const float n = z - 12582912.0f;
+    const int k = bits_f32(z) - 0x4b400000;
+    const float r = __builtin_fmaf(n, -1.42860677e-6f, __builtin_fmaf(n, -0.693145752f, a));
+    float q = 1.98581e-4f;
+    q = __builtin_fmaf(q, r, 1.39344967e-3f);
+    q = __builtin_fmaf(q, r, 8.33336183e-3f);
+    q = __builtin_fmaf(q, r, 4.16664574e-2f);
+    q = __builtin_fmaf(q, r, 1.66666665e-1f);
+    q = __builtin_fmaf(q, r, 0.5f);
+    const float m = __builtin_fmaf(r * r, q, r);
+    const int j = k < -125 ? -125 : k;
+    const float t = from_bits_f32((int)((unsigned)(j + 126) << 23));
+    const float y = 2.0f * __builtin_fmaf(t, m, t - 0.5f);
+    const float small = k == 0 ? m : y;
+    return x == 0.0f ? x : small;
+}""",
+        ("bits_f32",),
+    ),
+    Snippet(
+        "exp_wide",
+        """\
+/* e^x in double to 1e-13, for |x| <= 700 (beyond it the float32 that is made of it is 0 or inf). */
+static inline double exp_wide(double x) {
+    double a = x > 700.0 ? 700.0 : x;
+    a = a < -700.0 ? -700.0 : a;
+    const double z = a * 1.4426950408889634 + 6755399441055744.0;
+    const double n = z - 6755399441055744.0;
+    const double r = (a - n * 0.6931471803691238) - n * 1.9082149292705877e-10;
+    double q = 2.7541975538978945e-7;
+    q = q * r + 2.759117954072765e-6;
+    q = q * r + 2.4801650233642797e-5;
+    q = q * r + 1.9841284073656356e-4;
+    q = q * r + 1.3888888887679876e-3;
+    q = q * r + 8.33333330522401e-3;
+    q = q * r + 4.1666666666426586e-2;
+    q = q * r + 1.6666666666728897e-1;
+    q = q * r + 0.5;
+    const double p = 1.0 + (r + r * r * q);
+    const long k = bits_f64(z) - 0x4338000000000000;
+    return p * from_bits_f64((long)((unsigned long)(k + 1023) << 52));
+}""",
+        ("bits_f64",),
+    ),
+    Snippet(
+        "sinh_f32",
+        """\
+static inline float sinh_f32(float x) {
+    const double a = __builtin_fabs((double)x), s = a * a;
+    double q = 2.5535000261096695e-8;
+    q = q * s + 2.7551914701690484e-6;
+    q = q * s + 1.9841297621457288e-4;
+    q = q * s + 8.33333326901754e-3;
+    q = q * s + 1.6666666667208668e-1;
+    q = q * s + 0.9999999999999273;
+    const double e = exp_wide(a);
+    const double y = a < 1.0 ? a * q : 0.5 * (e - 1.0 / e);
+    return __builtin_copysignf((float)y, x);
+}""",
+        ("exp_wide",),
+    ),
+    Snippet(
+        "cosh_f32",
+        """\
+static inline float cosh_f32(float x) {
+    const double e = exp_wide(__builtin_fabs((double)x));
+    return (float)(0.5 * (e + 1.0 / e));
+}""",
+        ("exp_wide",),
+    ),
+    Snippet(
+        "sigmoid_f32",
+        """\
+/* 1 / (1 + e^-x), or e^x / (1 + e^x): never an overflow, and right down to subnormal results.
+   One step of correction takes back what 1 + e and the division have rounded. */
+static inline float sigmoid_f32(float x) {
+    const float e = exp_f32(-__builtin_fabsf(x));
+    const float top = x < 0.0f ? e : 1.0f, below = 1.0f + e, lost = e - (below - 1.0f);
+    const float inverse = 1.0f / below, y = top * inverse;
+    return __builtin_fmaf(__builtin_fmaf(-y, below, top) - y * lost, inverse, y);
+}""",
+        ("exp_f32",),
+    ),
+    Snippet(
+        "sigmoid_f64",
+        """\
+static inline double sigmoid_f64(double x) {
+    const double e = exp(-__builtin_fabs(x));
+    return (x < 0.0 ? e : 1.0) / (1.0 + e);
+}""",
+        ("exp",),
+    ),
+    Snippet(
+        "tanh_f32",
+        """\
+/* y / (y + 2), y = e^2|x| - 1; what the sum and the division have rounded is taken back. */
+static inline float tanh_f32(float x) {
+    const float w = __builtin_fabsf(x + x);
+    const float a = w > 20.0f ? 20.0f : w;
+    const float z = __builtin_fmaf(a, 1.44269504f, 12582912.0f);
+    const float n = z - 12582912.0f;
+    const float r = __builtin_fmaf(n, -1.42860677e-6f, __builtin_fmaf(n, -0.693145752f, a));
+    float q = 1.98581e-4f;
+    q = __builtin_fmaf(q, r, 1.39344967e-3f);
+    q = __builtin_fmaf(q, r, 8.33336183e-3f);
+    q = __builtin_fmaf(q, r, 4.16664574e-2f);
+    q = __builtin_fmaf(q, r, 1.66666665e-1f);
+    q = __builtin_fmaf(q, r, 0.5f);
+    const float m = __builtin_fmaf(r * r, q, r);
+    const float t = from_bits_f32((int)((unsigned)(bits_f32(z) + 127) << 23));
+    const float y = __builtin_fmaf(t, m, t - 1.0f);
+    const float below = y + 2.0f, lost = y - (below - 2.0f);
+    const float inverse = 1.0f / below, s = y * inverse;
+    const float exact = __builtin_fmaf(__builtin_fmaf(-s, below, y) - s * lost, inverse, s);
+    return __builtin_copysignf(exact, x);
+}""",
+        ("bits_f32",),
+    ),
+)
+
+LOGARITHMS = (
+    Snippet(
+        "log_f32",
+        """\
+/* ln x = k ln 2 + ln(1 + f), 1 + f in [sqrt(1/2), sqrt 2); subnormal x is scaled up first. */
+static inline float log_f32(float x) {
+    const int tiny = x < 1.17549435e-38f;
+    const int i = bits_f32(tiny ? x * 8388608.0f : x) - 0x3f3504f3;
+    const int k = i >> 23;
+    const float f = from_bits_f32((i & 0x007fffff) + 0x3f3504f3) - 1.0f;
+    const float n = (float)(tiny ? k - 23 : k);
+    float q = 7.03758597e-2f;
+    q = __builtin_fmaf(q, f, -1.15145597e-1f);
+    q = __builtin_fmaf(q, f, 1.16770117e-1f);
+    q = __builtin_fmaf(q, f, -1.24201490e-1f);
+    q = __builtin_fmaf(q, f, 1.42493223e-1f);
+    q = __builtin_fmaf(q, f, -1.66680573e-1f);
+    q = __builtin_fmaf(q, f, 2.00007148e-1f);
+    q = __builtin_fmaf(q, f, -2.49999940e-1f);
+    q = __builtin_fmaf(q, f, 3.33333312e-1f);
+    const float s = f * f;
+    float y = __builtin_fmaf(f * s, q, n * 1.42860677e-6f);
+    y = __builtin_fmaf(-0.5f, s, y);
+    y = __builtin_fmaf(n, 0.693145752f, f + y);
+    y = x == __builtin_inff() ? x : y;
+    y = x == 0.0f ? -__builtin_inff() : y;
+    return x < 0.0f || x != x ? __builtin_nanf("") : y;
+}""",
+        ("bits_f32",),
+    ),
+    Snippet(
+        "log_wide",
+        """\
+/* k ln 2 + ln(1 + f) in double to 1e-15 relative, for u = 1 + exact, u > 0 and normal.
+   Where u rounds to [sqrt(1/2), sqrt 2), `exact` itself is used: ln(1 + x) keeps tiny x. */
+static inline double log_wide(double u, double exact) {
+    const long i = bits_f64(u) - 0x3fe6a09e667f3bcd;
+    const double n = from_bits_f64((i >> 52) + 0x4338000000000000) - 6755399441055744.0;
+    const double m = from_bits_f64((i & 0x000fffffffffffff) + 0x3fe6a09e667f3bcd) - 1.0;
+    const double f = n == 0.0 ? exact : m;
+    const double s = f / (2.0 + f), t = s * s;
+    double q = 1.0 / 19.0;
+    q = q * t + 1.0 / 17.0;
+    q = q * t + 1.0 / 15.0;
+    q = q * t + 1.0 / 13.0;
+    q = q * t + 1.0 / 11.0;
+    q = q * t + 1.0 / 9.0;
+    q = q * t + 1.0 / 7.0;
+    q = q * t + 1.0 / 5.0;
+    q = q * t + 1.0 / 3.0;
+    return n * 0.6931471805599453 + 2.0 * (s + s * t * q);
+}""",
+        ("bits_f64",),
+    ),
+    Snippet(
+        "log_edges",
+        """\
+/* The values of a logarithm of u at 0, below it, at infinity and NaN. */
+static inline float log_edges(double u, double y) {
+    double r = u == __builtin_inf() ? u : y;
+    r = u == 0.0 ? -__builtin_inf() : r;
+    return (float)(u < 0.0 || u != u ? __builtin_nan("") : r);
+}""",
+    ),
+    Snippet(
+        "log2_f32",
+        """\
+static inline float log2_f32(float x) {
+    const double u = x;
+    return log_edges(u, log_wide(u, u - 1.0) * 1.4426950408889634);
+}""",
+        ("log_wide", "log_edges"),
+    ),
+    Snippet(
+        "log10_f32",
+        """\
+static inline float log10_f32(float x) {
+    const double u = x;
+    return log_edges(u, log_wide(u, u - 1.0) * 0.4342944819032518);
+}""",
+        ("log_wide", "log_edges"),
+    ),
+    Snippet(
+        "log1p_f32",
+        """\
+static inline float log1p_f32(float x) {
+    const double u = 1.0 + (double)x;
+    const float y = log_edges(u, log_wide(u, x));
+    return x == 0.0f ? x : y;
+}""",
+        ("log_wide", "log_edges"),
+    ),
+    Snippet(
+        "pow_f32",
+        """\
+/* |x|^y = e^(y ln |x|), then the sign of an odd power and the special values of C99 Annex F. */
+static inline float pow_f32(float x, float y) {
+    const double a = __builtin_fabs((double)x), b = y;
+    double p = exp_wide(b * log_wide(a, a - 1.0));
+    const int grows = (a > 1.0) == (b > 0.0);
+    const double limit = grows ? __builtin_inf() : 0.0;
+    const int whole = __builtin_truncf(y) == y;
+    const int odd = whole && __builtin_truncf(0.5f * y) != 0.5f * y;
+    p = a == 0.0 || a == __builtin_inf() ? limit : p;
+    p = b == __builtin_inf() || b == -__builtin_inf() ? limit : p;
+    p = odd && __builtin_copysignf(1.0f, x) < 0.0f ? -p : p;
+    const int no_root = x < 0.0f && !whole && a != __builtin_inf();
+    p = no_root || x != x || y != y ? __builtin_nan("") : p;
+    const int one = x == 1.0f || y == 0.0f
+        || (x == -1.0f && __builtin_fabsf(y) == __builtin_inff());
+    return one ? 1.0f : (float)p;
+}""",
+        ("exp_wide", "log_wide"),
+    ),
+    Snippet(
+        "rsqrt_f32",
+        "static inline float rsqrt_f32(float x) { return 1.0f / __builtin_sqrtf(x); }",
+    ),
+    Snippet(
+        "rsqrt_f64",
+        "static inline double rsqrt_f64(double x) { return 1.0 / __builtin_sqrt(x); }",
+    ),
+)

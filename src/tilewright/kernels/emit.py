@@ -1,0 +1,231 @@
+"""The front of the C emitter: a body of formulas in, the text of one C function out.
+
+The idea: the text depends on nothing but what is computed, so that kernels that compute the same
+are the same text and have the same name; how it is cut into parts depends on the shapes alone, and
+no part's result on how many threads run the parts.
+
+This module does not know a compiler or how kernels are called; `FLAGS` says what it counts on.
+"""
+
+import functools
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from tilewright.base.expr import Call, Expr, Read, walk
+from tilewright.base.scalar import BY_NAME as FUNCTIONS
+from tilewright.graph import notation
+from tilewright.graph.ir import Formula, Graph
+from tilewright.kernels.body import (
+    Body,
+    canonical,
+    contiguous,
+    parallel,
+    solved,
+    static_extents,
+    static_shape,
+    volume,
+)
+from tilewright.kernels.expression import Memory, Printer
+from tilewright.kernels.naive import can_slice, print_naive
+from tilewright.kernels.plan import Plan, make_plan
+from tilewright.kernels.rows import print_region
+from tilewright.kernels.scatter import apart_loop, print_scatter, scattered
+from tilewright.kernels.support import print_support
+from tilewright.kernels.text import Block, Scope
+
+# What the text counts on: sums and products are rounded one by one as in torch, NaN, infinities and
+# signed zeros are kept; loops are vectorised.
+FLAGS = ("-O3", "-march=native", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
+PARTS = 64  # at most: enough for any CPU to share evenly
+PART_WORK = 4096  # operations below which a part is not worth a thread's attention
+_NAME = "KERNEL"
+
+
+@dataclass(frozen=True, slots=True)
+class Emitted:
+    """One kernel: `int name(char **p, long part, long parts)`.
+
+    p: the body's inputs, then its outputs.  parts: how many parts to call it for.  flops, bytes:
+    what all parts together compute and touch.  recipe: how it was made, and why.
+    The function returns 0, or the sum of 1 (an index out of range), 2 (an integer divided by zero)
+    and 4 (out of memory).
+    """
+
+    name: str
+    text: str
+    parts: int
+    flops: int
+    bytes: int
+    recipe: str
+
+
+def emit_naive(graph: Graph, strides: Mapping[str, tuple[int, ...]] | None = None) -> Emitted:
+    """Return the kernel of a body made by the plain recipe, whatever the body is."""
+    return print_plainly(canonical(graph, strides or {}), "naive: plain loops")
+
+
+def print_plainly(body: Body, reason: str) -> Emitted:
+    """Print a body by the plain recipe."""
+    printer = Printer(body, memory_of(body))
+    root = Scope(Block(), frozenset())
+    single = len(body.formulas) == 1 and can_slice(body.formulas[0][1])
+    print_naive(printer, root, sliced=single)
+    extent = 1
+    if single:
+        formula = body.formulas[0][1]
+        extent = static_extents(formula)[parallel(formula)[0]]
+    return finish(body, printer, root, parts_for(extent, flops_of(body)), reason)
+
+
+def emit(graph: Graph, strides: Mapping[str, tuple[int, ...]] | None = None) -> Emitted:
+    """Return the kernel of a body: a graph of formula nodes whose extents are numbers.
+
+    strides: of inputs that are not contiguous and row-major, in elements.
+    """
+    return _emit(canonical(graph, strides or {}))
+
+
+@functools.lru_cache(maxsize=1024)
+def _emit(plain: Body) -> Emitted:
+    """Print a body under canonical names: what layers that are alike have in common."""
+    body = solved_body(plain)
+    choice = choose(body)
+    memory = memory_of(body)
+    inputs = {name: memory for name, memory in memory.items() if name.startswith("a")}
+    outputs = {name: memory for name, memory in memory.items() if name.startswith("v")}
+    printer = Printer(body, inputs)
+    root = Scope(Block(), frozenset())
+    if choice.plan is not None:
+        units = 1
+        for region in choice.plan.regions:
+            if all(volume(static_shape(s.formula.type)) for s in region.statements):
+                units = max(units, print_region(printer, region, outputs, root))
+    elif choice.scatter is not None:
+        units = print_scatter(printer, choice.scatter, outputs[body.outputs[0]], root)
+    else:
+        return print_plainly(plain, choice.reason)
+    parts = parts_for(units, flops_of(body) + bytes_of(body) // 4)
+    return finish(body, printer, root, parts, choice.reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which recipe prints a body, and why: a plan's (pointwise, rows, columns), scatter, plain."""
+
+    reason: str
+    plan: Plan | None = None
+    scatter: Formula | None = None
+
+
+def choose(body: Body) -> Choice:
+    """Choose the recipe for a body of solved formulas."""
+    plan = make_plan(body)
+    if not isinstance(plan, str):
+        return Choice(plan.reason, plan=plan)
+    scatter = scattered(body)
+    if not isinstance(scatter, str):
+        loop = apart_loop(scatter)
+        how = f"{static_extents(scatter)[loop]} apart" if loop else "one after another"
+        return Choice(f"scatter: {plan}, {how}", scatter=scatter)
+    return Choice(f"naive: {plan}; {scatter}")
+
+
+def choose_recipe(graph: Graph) -> str:
+    """Return the recipe that `emit` takes for a body, and why, without printing it."""
+    return choose(solved_body(canonical(graph, {}))).reason
+
+
+def solved_body(body: Body) -> Body:
+    """Turn all targets around that can be."""
+    return replace(body, formulas=tuple((name, solved(formula)) for name, formula in body.formulas))
+
+
+def memory_of(body: Body) -> dict[str, Memory]:
+    """Return the memory of inputs and outputs."""
+    found = {
+        t.name: Memory(t.name, t.type.dtype, static_shape(t.type), t.strides) for t in body.inputs
+    }
+    for name in body.outputs:
+        type_ = body.type(name)
+        shape = static_shape(type_)
+        found[name] = Memory(name, type_.dtype, shape, contiguous(shape))
+    return found
+
+
+def parts_for(units: int, work: int) -> int:
+    """Return how many parts so many equal units, `work` operations in all, are cut into."""
+    return max(1, min(PARTS, units, work // PART_WORK))
+
+
+def finish(body: Body, printer: Printer, root: Scope, parts: int, recipe: str) -> Emitted:
+    """Put the text together and name it."""
+    lines = [_comment(name, formula) for name, formula in body.formulas]
+    lines.append(f"int {_NAME}(char **p, long part, long parts)")
+    lines.append("{")
+    names = (*(tensor.name for tensor in body.inputs), *body.outputs)
+    code = list(root.block.render(1))
+    read = set(re.findall(r"\w+", " ".join(code)))
+    for at, name in enumerate(names):
+        if name not in read:  # a tensor without elements, or only its shape was of interest
+            continue
+        c = body.type(name).dtype.c
+        const = "const " if name.startswith("a") else ""
+        lines.append(f"    {const}{c} *{name} = ({const}{c} *)p[{at}];")
+    if printer.can_fail:
+        lines.append("    int bad = 0;")
+    lines += code
+    lines.append(f"    return {'bad' if printer.can_fail else '0'};")
+    lines.append("}")
+    text = "\n".join((*filter(None, (print_support(printer.used),)), *lines)) + "\n"
+    name = "k_" + hashlib.sha256(text.encode()).hexdigest()[:16]
+    return Emitted(name, text.replace(_NAME, name), parts, flops_of(body), bytes_of(body), recipe)
+
+
+def _comment(name: str, formula: Formula) -> str:
+    text = notation.show(formula).replace("*/", "* /")
+    return f"/* {name}: {text}   {formula.type} */"
+
+
+def flops_of(body: Body) -> int:
+    """Return how many scalar operations the formulas take, by the table of scalar functions."""
+    total = 0
+    for _, formula in body.formulas:
+        per_term = sum(_cost(part) for part in (formula.value, formula.where) if part is not None)
+        per_term += formula.op != "="
+        total += volume(list(static_extents(formula).values())) * per_term
+    return total
+
+
+def _cost(expr: Expr) -> int:
+    return sum(FUNCTIONS[node.fn].flops for node in _priced(expr))
+
+
+def _priced(expr: Expr) -> list[Call]:
+    """Return the calls of a value that are not arithmetic of indices."""
+    if isinstance(expr, Read):
+        return [] if expr.default is None else _priced(expr.default)
+    if not isinstance(expr, Call):
+        return []
+    return [expr, *(call for arg in expr.args for call in _priced(arg))]
+
+
+def bytes_of(body: Body) -> int:
+    """Return the bytes read and written: of each tensor at most all of it, and once."""
+    total = 0
+    for name in body.outputs:
+        total += volume(static_shape(body.type(name))) * body.type(name).dtype.bytes
+    for tensor in body.inputs:
+        touched = 0
+        for _, formula in body.formulas:
+            if any(read.tensor == tensor.name for read in _reads(formula)):
+                touched = max(touched, volume(list(static_extents(formula).values())))
+        touched = min(touched, volume(static_shape(tensor.type)))
+        total += touched * tensor.type.dtype.bytes
+    return total
+
+
+def _reads(formula: Formula) -> list[Read]:
+    parts = (formula.value, formula.where, formula.at, formula.fill, *formula.index)
+    return [n for part in parts if part is not None for n in walk(part) if isinstance(n, Read)]

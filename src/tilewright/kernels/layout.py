@@ -1,0 +1,194 @@
+"""Order a region's loops by how memory lies: merge what is contiguous, put the best innermost.
+
+The idea: every access has a flat offset; a loop is good innermost where it steps by one or not at
+all, and two loops are one where every offset, value and condition stays as simple without them.
+
+This module does not know C.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from tilewright.base import algebra
+from tilewright.base.expr import Call, Const, Expr, Read, Sym, children, names, walk
+from tilewright.kernels.body import (
+    contiguous,
+    has_read,
+    is_pointwise,
+    static_shape,
+    volume,
+)
+from tilewright.kernels.expression import bound_to
+from tilewright.kernels.regions import Region
+from tilewright.kernels.statement import State
+
+LANE = 8  # row loops shorter than this are not worth running innermost
+
+
+def apart(state: State, region: Region) -> Region:
+    """Give a region loops of its own: what is done to them is then no matter to other regions."""
+    fresh = {name: state.fresh(state.extents[name]) for name in (*region.rows, *region.columns)}
+    mapping = {old: Sym(new) for old, new in fresh.items()}
+    for statement in region.statements:
+        state.statements[statement.name] = statement.renamed(mapping, state.extents)
+    return replace(
+        region,
+        statements=tuple(state.statements[statement.name] for statement in region.statements),
+        rows=tuple(fresh[name] for name in region.rows),
+        columns=tuple(fresh[name] for name in region.columns),
+    )
+
+
+def merged(state: State, region: Region) -> Region:
+    """Merge neighbouring loops that every access goes through as through one."""
+    rows, columns = list(region.rows), list(region.columns)
+    if len(rows) < 2 and len(columns) < 2:
+        return region
+    before = _divisions(state, region)  # no merge is accepted that makes them more
+    for loops in (rows, columns):
+        at = len(loops) - 2
+        while at >= 0:
+            made = _merge_pair(state, region, loops[at], loops[at + 1], before)
+            if made is not None:
+                region, name = made
+                loops[at : at + 2] = [name]
+            at = min(at - 1, len(loops) - 2)
+    return replace(region, rows=tuple(rows), columns=tuple(columns))
+
+
+def _merge_pair(
+    state: State, region: Region, a: str, b: str, before: int
+) -> tuple[Region, str] | None:
+    for statement in region.statements:
+        if len({a, b} & set(statement.loops())) == 1:
+            return None
+    trial = state.copy()
+    inner = state.extents[b]
+    name = trial.fresh(state.extents[a] * inner)
+    trial.substitute(
+        {
+            a: Call("floordiv", (Sym(name), Const(inner))),
+            b: Call("mod", (Sym(name), Const(inner))),
+        }
+    )
+    made = replace(region, statements=tuple(trial.statements[s.name] for s in region.statements))
+    if _divisions(trial, made) > before:
+        return None
+    state.become(trial)
+    return made, name
+
+
+def offsets(state: State, region: Region) -> Iterator[tuple[Expr, int]]:
+    """Yield (flat offset, element size) of every access to memory in a region."""
+    strides = {t.name: (t.strides, t.type.dtype.bytes) for t in state.body.inputs}
+    for statement in region.statements:
+        accesses = [r for r in state.reads(statement) if r.tensor in strides]
+        for read in accesses:
+            steps, size = strides[read.tensor]
+            yield _flat(state, read.index, steps), size
+        if statement.name in state.body.outputs:
+            type_ = statement.formula.type
+            index = tuple(statement.bound(entry) for entry in statement.formula.index)
+            yield _flat(state, index, contiguous(static_shape(type_))), type_.dtype.bytes
+
+
+def _flat(state: State, index: tuple[Expr, ...], strides: tuple[int, ...]) -> Expr:
+    total: Expr = Const(0)
+    for entry, stride in zip(index, strides, strict=True):
+        total = Call("add", (total, Call("mul", (entry, Const(stride)))))
+    return state.simplify(total)
+
+
+def _divisions(state: State, region: Region) -> int:
+    """Count the divisions that computing a region's offsets, values and conditions takes."""
+    total = 0
+    for offset, _ in offsets(state, region):
+        total += _count_divisions(offset)
+    for statement in region.statements:
+        for read in state.reads(statement):
+            total += sum(_count_divisions(entry) for entry in read.index if has_read(entry))
+        formula = statement.formula
+        for part in (formula.value, formula.where, formula.at):
+            if part is not None:
+                total += _value_divisions(state, statement.bound(part))
+    return total
+
+
+def _count_divisions(expr: Expr) -> int:
+    return sum(_is_division(node) for node in walk(expr))
+
+
+def _value_divisions(state: State, expr: Expr) -> int:
+    """Count divisions of loops outside the indices of reads, and where an index may lie outside."""
+    total = 0
+    seen: set[Read] = set()
+    waiting = [expr]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, Call):
+            simple = node if has_read(node) else state.simplify(node)
+            total += not has_read(simple) and _is_division(simple)
+            waiting += children(simple)
+        elif isinstance(node, Read):
+            index = tuple(state.simplify(entry) for entry in node.index)
+            if Read(node.tensor, index) in seen:
+                continue
+            seen.add(Read(node.tensor, index))
+            shape = static_shape(state.body.type(node.tensor))
+            for entry, extent in zip(index, shape, strict=True):
+                if not algebra.within(entry, extent, state.extents):
+                    total += _count_divisions(entry)
+            formula = state.body.formula(node.tensor)
+            if formula is not None and is_pointwise(formula):
+                waiting += [part for part in bound_to(formula, index) if part is not None]
+    return total
+
+
+def _is_division(expr: Expr) -> bool:
+    return isinstance(expr, Call) and expr.fn in ("floordiv", "mod", "exactdiv")
+
+
+def _score(state: State, region: Region, loop: str) -> int:
+    """Say how well memory is gone through with this loop innermost: larger is better."""
+    total = 0
+    for offset, size in offsets(state, region):
+        _, terms = algebra.affine(offset)
+        step = terms.get(Sym(loop), 0)
+        divided = any(loop in names(atom) for atom in terms if atom != Sym(loop))
+        touched = size * volume([state.extents[n] for n in names(offset) if n in state.extents])
+        if divided or abs(step) > 1:
+            total -= 2 * touched
+        elif step:
+            total += touched
+    return total
+
+
+def _crossing(state: State, region: Region, inner: str) -> str:
+    """Return the loop along which what `inner` strides over is contiguous, if there is one."""
+    for offset, _ in offsets(state, region):
+        _, terms = algebra.affine(offset)
+        if abs(terms.get(Sym(inner), 0)) > 1:
+            for name in region.rows:
+                long = min(state.extents[name], state.extents[inner]) >= LANE
+                if name != inner and abs(terms.get(Sym(name), 0)) == 1 and long:
+                    return name
+    return ""
+
+
+def ordered(state: State, region: Region) -> Region:
+    """Put innermost the loop along which memory is gone through best; merge again."""
+    if not region.columns:
+        if not region.rows:
+            return region
+        best = max(region.rows, key=lambda n: (_score(state, region, n), region.rows.index(n)))
+        rows = (*(n for n in region.rows if n != best), best)
+        return replace(region, rows=rows, lane=_crossing(state, region, best))
+    column = max(region.columns, key=lambda n: (_score(state, region, n), region.columns.index(n)))
+    columns = (*(n for n in region.columns if n != column), column)
+    lane = ""
+    wide = [n for n in region.rows if state.extents[n] >= LANE]
+    if wide:
+        best = max(wide, key=lambda n: (_score(state, region, n), region.rows.index(n)))
+        if _score(state, region, best) > _score(state, region, column):
+            lane = best
+    return replace(region, columns=columns, lane=lane)

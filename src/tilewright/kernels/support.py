@@ -1,0 +1,185 @@
+"""The small C functions that kernels are built from: conversions, integer arithmetic, Philox.
+
+The idea: C leaves open, or traps on, what torch defines: rounding to bfloat16, wrapping integers,
+division by zero, the maximum of a NaN.  Each has a small function here, printed into a kernel only
+where the kernel uses it.
+
+This module does not know expressions; `expression` decides which function an operation becomes.
+"""
+
+from collections.abc import Iterable
+
+from tilewright.base.dtypes import F32, F64, I8, I16, I32, I64, U8, DType
+from tilewright.kernels.cmath import SNIPPETS
+from tilewright.kernels.cmath_snippet import Snippet
+
+_HALF = (
+    Snippet(
+        "load_bf16",
+        """\
+static inline float load_bf16(unsigned short h) {
+    union { unsigned int i; float f; } u;
+    u.i = (unsigned int)h << 16;
+    return u.f;
+}""",
+    ),
+    Snippet(
+        "store_bf16",
+        """\
+/* Round to nearest even; a NaN stays one. */
+static inline unsigned short store_bf16(float x) {
+    union { float f; unsigned int i; } u;
+    u.f = x;
+    const unsigned int rounded = (u.i + 0x7fffu + ((u.i >> 16) & 1u)) >> 16;
+    return (unsigned short)(x != x ? 0x7fc0u : rounded);
+}""",
+    ),
+)
+
+_UNIFORM = Snippet(
+    "uniform",
+    """\
+/* The first word of Philox4x32-10 (key: seed, counter: i) as a float in [0, 1). */
+static inline float uniform(unsigned long seed, unsigned long i) {
+    unsigned int a = (unsigned int)i, b = (unsigned int)(i >> 32), c = 0, d = 0;
+    unsigned int k = (unsigned int)seed, l = (unsigned int)(seed >> 32);
+    for (int round = 0; round < 10; round++) {
+        const unsigned long p = 0xd2511f53ul * a, q = 0xcd9e8d57ul * c;
+        a = (unsigned int)(q >> 32) ^ b ^ k;
+        c = (unsigned int)(p >> 32) ^ d ^ l;
+        b = (unsigned int)q;
+        d = (unsigned int)p;
+        k += 0x9e3779b9u;
+        l += 0xbb67ae85u;
+    }
+    return (float)(int)(a >> 8) * 5.9604644775390625e-8f;
+}""",
+)
+
+
+def _float_functions(dtype: DType) -> tuple[Snippet, ...]:
+    n, c, s = dtype.name, dtype.c, "f" if dtype == F32 else ""
+    return (
+        # NaN in either argument wins.
+        Snippet(
+            f"max_{n}",
+            f"static inline {c} max_{n}({c} a, {c} b) {{ return (a > b) | (a != a) ? a : b; }}",
+        ),
+        Snippet(
+            f"min_{n}",
+            f"static inline {c} min_{n}({c} a, {c} b) {{ return (a < b) | (a != a) ? a : b; }}",
+        ),
+        Snippet(
+            f"fmod_{n}",
+            f"extern {c} fmod{s}({c}, {c});\n"
+            f"static inline {c} fmod_{n}({c} a, {c} b) {{ return fmod{s}(a, b); }}",
+        ),
+        Snippet(
+            f"mod_{n}",
+            f"""\
+/* a - floor(a / b) b, with the sign of b. */
+static inline {c} mod_{n}({c} a, {c} b) {{
+    const {c} r = fmod_{n}(a, b);
+    return r != 0 && (r < 0) != (b < 0) ? r + b : r;
+}}""",
+            (f"fmod_{n}",),
+        ),
+        Snippet(
+            f"floordiv_{n}",
+            f"""\
+/* floor(a / b), found from the exact remainder so that a rounded quotient cannot be one off. */
+static inline {c} floordiv_{n}({c} a, {c} b) {{
+    const {c} r = fmod_{n}(a, b);
+    {c} q = (a - r) / b;
+    q -= r != 0 && (r < 0) != (b < 0) ? 1 : 0;
+    {c} whole = __builtin_floor{s}(q);
+    whole += q - whole > ({c})0.5 ? 1 : 0;
+    whole = q == 0 ? __builtin_copysign{s}(0, a / b) : whole;
+    return b == 0 ? a / b : whole;
+}}""",
+            (f"fmod_{n}",),
+        ),
+    )
+
+
+def unsigned(dtype: DType) -> str:
+    """Return the C type in which additions of this integer type may wrap around."""
+    return "unsigned long" if dtype.bytes == 8 else "unsigned int"
+
+
+def _int_functions(dtype: DType) -> tuple[Snippet, ...]:
+    n, c, u = dtype.name, dtype.c, unsigned(dtype)
+    compare = tuple(
+        Snippet(
+            f"{fn}_{n}", f"static inline {c} {fn}_{n}({c} a, {c} b) {{ return a {op} b ? a : b; }}"
+        )
+        for fn, op in (("max", ">"), ("min", "<"))
+    )
+    wrapping = tuple(
+        Snippet(
+            f"{fn}_{n}",
+            f"static inline {c} {fn}_{n}({c} a, {c} b) {{ return ({c})(({u})a {op} ({u})b); }}",
+        )
+        for fn, op in (("add", "+"), ("sub", "-"), ("mul", "*"))
+    )
+    # The callers count a division by zero as an error; here it only must not trap.
+    negated = f"({c})(0 - ({u})a)"
+    divisions = tuple(
+        Snippet(
+            f"{fn}_{n}",
+            f"static inline {c} {fn}_{n}({c} a, {c} b) {{\n    if (b == 0) return 0;\n"
+            + (f"    if (b == -1) return {minus};\n" if dtype != U8 else "")
+            + body
+            + "\n}",
+        )
+        for fn, minus, body in (
+            ("fmod", "0", f"    return ({c})(a % b);"),
+            (
+                "mod",
+                "0",
+                f"    const {c} r = ({c})(a % b);\n"
+                f"    return r != 0 && (r < 0) != (b < 0) ? ({c})(r + b) : r;",
+            ),
+            (
+                "floordiv",
+                negated,
+                f"    const {c} q = ({c})(a / b);\n"
+                f"    return a % b != 0 && (a < 0) != (b < 0) ? ({c})(q - 1) : q;",
+            ),
+        )
+    )
+    power = Snippet(
+        f"pow_{n}",
+        f"""\
+static inline {c} pow_{n}({c} a, {c} b) {{
+    {u} r = 1, p = ({u})a;
+    if (b < 0) return a == 1 ? 1 : a == -1 ? (b % 2 ? -1 : 1) : 0;
+    for (; b; b = ({c})(b / 2), p *= p) r *= b % 2 ? p : 1;
+    return ({c})r;
+}}""",
+    )
+    return (*compare, *wrapping, *divisions, power)
+
+
+_TABLE = (
+    *_HALF,
+    _UNIFORM,
+    *_float_functions(F32),
+    *_float_functions(F64),
+    *(snippet for dtype in (U8, I8, I16, I32, I64) for snippet in _int_functions(dtype)),
+    Snippet("malloc", "extern void *malloc(unsigned long);\nextern void free(void *);"),
+    *SNIPPETS,
+)
+_BY_NAME = {snippet.name: snippet for snippet in _TABLE}
+
+
+def print_support(used: Iterable[str]) -> str:
+    """Return the text of the functions named and of all they need, each once, in a fixed order."""
+    needed: set[str] = set()
+    waiting = list(used)
+    while waiting:
+        name = waiting.pop()
+        if name not in needed:
+            needed.add(name)
+            waiting.extend(_BY_NAME[name].needs)
+    return "\n".join(snippet.text for snippet in _TABLE if snippet.name in needed)

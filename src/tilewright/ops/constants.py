@@ -1,0 +1,59 @@
+"""The page of constants that a formula can say.
+
+The idea: a value made of loops and numbers alone is a constant without elements to store.
+
+This module does not know constants that are arrays: those are `constant` nodes.
+"""
+
+import math
+
+from tilewright.base.syntax import show_number
+from tilewright.ops.nest import limited, numbers
+from tilewright.ops.operator import Attrs, Operator, Types, dtype_attribute, sample
+
+
+def _full(_: Types, attrs: Attrs) -> str:
+    value = attrs["value"]
+    assert isinstance(value, bool | int | float), f"{value!r} does not fill a tensor"
+    shape = numbers(attrs["shape"])
+    return f"y[{limited(shape)}] = {attrs['dtype']}({show_number(value)})"
+
+
+def _arange(_: Types, attrs: Attrs) -> str:
+    start, stop, step = attrs["start"], attrs["stop"], attrs["step"]
+    assert isinstance(start, int | float) and isinstance(stop, int | float), "ends are numbers"
+    assert isinstance(step, int | float) and step != 0, "a step is a number but 0"
+    length = max(math.ceil((stop - start) / step), 0)
+    value = "i" if step == 1 else f"i * {show_number(step)}"
+    value = value if start == 0 else f"{show_number(start)} + {value}"
+    return f"y[i<{length}] = {attrs['dtype']}({value})"
+
+
+PAGE = (
+    Operator(
+        "full(; shape, value, dtype)  y[...] = value",
+        "One number everywhere.",
+        declare=_full,
+        dtype=dtype_attribute,
+        eager="torch.full({shape}, {value}, dtype={dtype})",
+        samples=(
+            sample(shape=(2, 3), value=1.5, dtype="f32"),
+            sample(shape=(), value=2, dtype="i64"),
+            sample(shape=(3,), value=True, dtype="bool"),
+            sample(shape=(2,), value=float("-inf"), dtype="f64"),
+        ),
+    ),
+    Operator(
+        "arange(; start, stop, step, dtype)  y[i] = start + i * step",
+        "Numbers in even steps.",
+        declare=_arange,
+        dtype=dtype_attribute,
+        eager="torch.arange({start}, {stop}, {step}, dtype={dtype})",
+        samples=(
+            sample(start=0, stop=5, step=1, dtype="i64"),
+            sample(start=2, stop=9, step=3, dtype="i64"),
+            sample(start=0.0, stop=1.0, step=0.25, dtype="f64"),
+            sample(start=5, stop=0, step=-2, dtype="i32"),
+        ),
+    ),
+)

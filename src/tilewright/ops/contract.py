@@ -1,0 +1,128 @@
+"""The page of contractions: sums of products.
+
+The idea: a matrix product is `y[m, n] += a[m, k] * b[k, n]` with whatever stands before broadcast;
+a bias is one pointwise addition after it.
+
+This module does not know convolutions (`window`) or attention.
+"""
+
+from tilewright.graph.build import Builder
+from tilewright.graph.ir import Value
+from tilewright.ops.operator import Attrs, Operator, Types, sample, write
+
+
+def _matmul(types: Types, _: Attrs) -> str:
+    left, right = types[0].rank, types[1].rank
+    if left == 1 and right == 1:
+        return "y[] += a[k] * b[k]"
+    if left == 1:
+        return "y[..., n] += a[k] * b[..., k, n]"
+    if right == 1:
+        return "y[..., m] += a[..., m, k] * b[k]"
+    return "y[..., m, n] += a[..., m, k] * b[..., k, n]"
+
+
+def _linear(types: Types, _: Attrs) -> str | None:
+    return "y[..., o] += x[..., k] * w[o, k]" if len(types) == 2 else None
+
+
+def _linear_bias(builder: Builder, inputs: tuple[Value, ...], _: Attrs) -> tuple[Value, ...]:
+    x, weight, bias = inputs
+    product = write(builder, "y[..., o] += x[..., k] * w[o, k]", x=x, w=weight, name="product")
+    return (write(builder, "y[..., o] = p[..., o] + b[o]", p=product, b=bias, name="linear"),)
+
+
+def _addmm(builder: Builder, inputs: tuple[Value, ...], attrs: Attrs) -> tuple[Value, ...]:
+    x, a, b = inputs
+    product = write(
+        builder, "y[..., m, n] += a[..., m, k] * b[..., k, n]", a=a, b=b, name="product"
+    )
+    alpha, beta = attrs["alpha"], attrs["beta"]
+    assert isinstance(alpha, int | float) and isinstance(beta, int | float), "two numbers"
+    scaled = "p[...]" if alpha == 1 else "alpha * p[...]"
+    added = "x[...]" if beta == 1 else "beta * x[...]"
+    if beta == 0:  # torch does not read x at all: NaN in it does not spread
+        return (write(builder, f"y[...] = {scaled}", p=product, alpha=alpha, name="addmm"),)
+    body = f"y[...] = {added} + {scaled}"
+    return (write(builder, body, x=x, p=product, alpha=alpha, beta=beta, name="addmm"),)
+
+
+PAGE = (
+    Operator(
+        "matmul(a, b)  y[..., m, n] += a[..., m, k] * b[..., k, n]",
+        "The matrix product; vectors count as rows or columns, leading dims broadcast.",
+        declare=_matmul,
+        eager="torch.matmul({a}, {b})",
+        samples=(
+            sample("f[2, 3]", "f[3, 4]"),
+            sample("f[5, 2, 3]", "f[3, 4]"),
+            sample("f[5, 1, 2, 3]", "f[2, 3, 4]"),
+            sample("f[3]", "f[3]"),
+            sample("f[3]", "f[2, 3, 4]"),
+            sample("f[2, 2, 3]", "f[3]"),
+        ),
+    ),
+    Operator(
+        "mm(a, b)  y[m, n] += a[m, k] * b[k, n]",
+        "The product of two matrices.",
+        eager="torch.mm({a}, {b})",
+        samples=(sample("f[2, 3]", "f[3, 4]"),),
+    ),
+    Operator(
+        "bmm(a, b)  y[z, m, n] += a[z, m, k] * b[z, k, n]",
+        "The products of two batches of matrices.",
+        eager="torch.bmm({a}, {b})",
+        samples=(sample("f[5, 2, 3]", "f[5, 3, 4]"),),
+    ),
+    Operator(
+        "mv(a, b)  y[m] += a[m, k] * b[k]",
+        "A matrix times a vector.",
+        eager="torch.mv({a}, {b})",
+        samples=(sample("f[2, 3]", "f[3]"),),
+    ),
+    Operator(
+        "dot(a, b)  y[] += a[k] * b[k]",
+        "The inner product of two vectors.",
+        eager="torch.dot({a}, {b})",
+        samples=(sample("f[4]", "f[4]"),),
+    ),
+    Operator(
+        "outer(a, b)  y[m, n] = a[m] * b[n]",
+        "Every product of an element of one and an element of the other.",
+        eager="torch.outer({a}, {b})",
+        samples=(sample("f[2]", "f[3]"),),
+    ),
+    Operator(
+        "linear(x, w, bias?)  y[..., o] += x[..., k] * w[o, k]",
+        "x times the transposed weight, and a bias.",
+        declare=_linear,
+        expand=_linear_bias,
+        eager="torch.nn.functional.linear({x}, {w}, {bias})",
+        samples=(
+            sample("f[2, 3]", "f[4, 3]"),
+            sample("f[5, 2, 3]", "f[4, 3]", "f[4]"),
+            sample("f[3]", "f[4, 3]", "f[4]"),
+        ),
+    ),
+    Operator(
+        "addmm(x, a, b; beta=1, alpha=1)",
+        "beta x + alpha a b, x broadcast; with beta = 0, x is not read.",
+        expand=_addmm,
+        eager="torch.addmm({x}, {a}, {b}, beta={beta}, alpha={alpha})",
+        samples=(
+            sample("f[4]", "f[2, 3]", "f[3, 4]"),
+            sample("f[2, 4]", "f[2, 3]", "f[3, 4]", beta=0.5, alpha=2),
+            sample("f[2, 4] = " + ", ".join(["nan"] * 8), "f[2, 3]", "f[3, 4]", beta=0),
+        ),
+    ),
+    Operator(
+        "baddbmm(x, a, b; beta=1, alpha=1)",
+        "beta x + alpha a b over batches, x broadcast.",
+        expand=_addmm,
+        eager="torch.baddbmm({x}, {a}, {b}, beta={beta}, alpha={alpha})",
+        samples=(
+            sample("f[5, 2, 4]", "f[5, 2, 3]", "f[5, 3, 4]"),
+            sample("f[2, 1]", "f[5, 2, 3]", "f[5, 3, 4]", alpha=0.25),
+        ),
+    ),
+)

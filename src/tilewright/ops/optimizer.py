@@ -1,0 +1,129 @@
+"""The page of optimizers: one step of SGD or AdamW for one parameter, in torch's order.
+
+The idea: each moved tensor is one pointwise formula.  The learning rate and the number of the step
+are tensors of rank 0, so that a schedule changes no program; what depends on them alone is computed
+once, in their own type.  Momentum and beta1, which some schedules move too, are attributes, or such
+tensors where the attribute is None.
+
+This module does not know parameter groups, nor where gradients come from.
+"""
+
+from tilewright.graph.build import Builder
+from tilewright.graph.ir import Value
+from tilewright.ops.norms import decimal
+from tilewright.ops.operator import Attrs, Operand, Operator, sample, write
+
+
+def _gradient(value: Value, attrs: Attrs, *, decay: bool) -> tuple[str, dict[str, Operand]]:
+    """Return the gradient's text: its sign turned to maximise, weight decay added for SGD."""
+    text = "-g[...]" if attrs["maximize"] else "g[...]"
+    weight = decimal(attrs["weight_decay"])
+    if not decay or weight == 0:
+        return text, {"g": value}
+    return f"({text} + wd * p[...])", {"g": value, "wd": weight}
+
+
+def _moving(attrs: Attrs, name: str, operands: list[Value]) -> tuple[str, Operand]:
+    """Return how a body reads a setting, and what it is: a number, or the last of the operands."""
+    if attrs[name] is None:
+        return f"{name}[]", operands.pop()
+    return name, decimal(attrs[name])
+
+
+def _sgd(builder: Builder, inputs: tuple[Value, ...], attrs: Attrs) -> tuple[Value, ...]:
+    parameter, gradient, rate, *buffers = inputs
+    dtype = parameter.type.dtype
+    by, momentum = _moving(attrs, "momentum", buffers)
+    g, given = _gradient(gradient, attrs, decay=True)
+    step: dict[str, Operand] = {"p": parameter, "r": rate, **given}
+    if momentum == 0:
+        body = f"y[...] = p[...] - r[] * {g}"
+        return (write(builder, body, step, dtype=dtype, name="parameter"),)
+    (buffer,) = buffers
+    decayed: dict[str, Operand] = {"p": parameter} if "wd" in given else {}
+    if attrs["first"]:
+        moved = write(
+            builder, f"y[...] = {g}", {**decayed, **given}, dtype=buffer.type.dtype, name="momentum"
+        )
+    else:
+        body = f"y[...] = {by} * b[...] + (1 - dampening) * {g}"
+        moved = write(
+            builder, body, {**decayed, **given}, b=buffer, momentum=momentum,
+            dampening=decimal(attrs["dampening"]), dtype=buffer.type.dtype, name="momentum",
+        )  # fmt: skip
+    if attrs["nesterov"]:
+        body = f"y[...] = p[...] - r[] * ({g} + {by} * b[...])"
+        made = write(builder, body, step, b=moved, momentum=momentum, dtype=dtype, name="parameter")
+    else:
+        body = "y[...] = p[...] - r[] * b[...]"
+        made = write(builder, body, p=parameter, r=rate, b=moved, dtype=dtype, name="parameter")
+    return made, moved
+
+
+def _adamw(builder: Builder, inputs: tuple[Value, ...], attrs: Attrs) -> tuple[Value, ...]:
+    parameter, gradient, rate, step, mean, square, *largest = inputs
+    dtype = parameter.type.dtype
+    by, first = _moving(attrs, "beta1", largest)
+    second, as_p = decimal(attrs["beta2"]), dtype.compute.name
+    g, given = _gradient(gradient, attrs, decay=False)
+    share = f"{as_p}(1 - {by})" if isinstance(first, Value) else f"(1 - {by})"
+    body = f"y[...] = m[...] + {share} * ({g} - m[...])"
+    m = write(builder, body, given, m=mean, beta1=first, dtype=mean.type.dtype, name="mean")
+    body = f"y[...] = beta * v[...] + (1 - beta) * {g} * {g}"
+    v = write(builder, body, given, v=square, beta=second, dtype=square.type.dtype, name="square")
+    moved = [m, v]
+    bound = v
+    if attrs["amsgrad"]:
+        body = "y[...] = max(u[...], v[...])"
+        bound = write(builder, body, u=largest[0], v=v, name="largest")
+        moved.append(bound)
+    body = f"y[] = r[] / (1 - pow({by}, s[]))"
+    size = write(builder, body, r=rate, s=step, beta1=first, name="size")
+    root = write(builder, "y[] = sqrt(1 - pow(b, s[]))", s=step, b=second, name="root")
+    decay = write(
+        builder, "y[] = 1 - r[] * wd", r=rate, wd=decimal(attrs["weight_decay"]), name="decay"
+    )
+    body = (
+        f"y[...] = p[...] * {as_p}(d[]) - {as_p}(s[]) * "
+        f"(m[...] / (sqrt(v[...]) / {as_p}(q[]) + eps))"
+    )
+    made = write(
+        builder, body, p=parameter, d=decay, s=size, m=m, v=bound, q=root,
+        eps=decimal(attrs["eps"]), dtype=dtype, name="parameter",
+    )  # fmt: skip
+    return made, *moved
+
+
+PAGE = (
+    Operator(
+        "sgd(p, g, lr, momentum_buffer?, momentum_now?; momentum=0.0, dampening=0.0, "
+        "weight_decay=0.0, nesterov=False, maximize=False, first=False)",
+        "One step of SGD; `first` begins the momentum with the gradient, as torch does.",
+        expand=_sgd,
+        samples=(
+            sample("f[4]", "f[4]", "f[] = 0.1"),
+            sample("f[4]", "f[4]", "f[] = 0.1", weight_decay=0.01, maximize=True),
+            sample("f[4]", "f[4]", "f[] = 0.1", "f[4]", momentum=0.9, dampening=0.5),
+            sample("f[4]", "f[4]", "f[] = 0.1", "f[4]", momentum=0.9, first=True,
+                   weight_decay=0.1),
+            sample("f[4]", "f[4]", "f[] = 0.1", "f[4]", momentum=0.9, nesterov=True,
+                   weight_decay=0.1),
+            sample("f[4]", "f[4]", "f[] = 0.1", "f[4]", "f[] = 0.9", momentum=None, nesterov=True),
+        ),
+    ),
+    Operator(
+        "adamw(p, g, lr, step, exp_avg, exp_avg_sq, max_exp_avg_sq?, beta1_now?; beta1=0.9, "
+        "beta2=0.999, eps=1e-08, weight_decay=0.01, amsgrad=False, maximize=False)",
+        "One step of AdamW; `step` counts from 1 and is that of this step.",
+        expand=_adamw,
+        samples=(
+            sample("f[4]", "f[4]", "f[] = 0.1", "f[] = 1", "f[4]", "f[4] > 0"),
+            sample("f[4]", "f[4]", "f[] = 0.1", "f[] = 7", "f[4]", "f[4] > 0", beta1=0.8,
+                   beta2=0.95, eps=1e-4, weight_decay=0.1, maximize=True),
+            sample("f[4]", "f[4]", "f[] = 0.1", "f[] = 7", "f[4]", "f[4] > 0", "f[4] > 0",
+                   amsgrad=True),
+            sample("f[4]", "f[4]", "f[] = 0.1", "f[] = 7", "f[4]", "f[4] > 0", "f[] = 0.8",
+                   beta1=None),
+        ),
+    ),
+)  # fmt: skip

@@ -1,0 +1,447 @@
+"""The reduction page: dims summed, multiplied, compared or counted away.
+
+The idea: a reduction writes the operand's dims as loops and leaves those reduced out of the target;
+`keepdim` writes 0 there instead.  Means and variances are two reductions and a division.
+
+This module does not know what a softmax or a norm makes of these (`norms`, `losses`).
+"""
+
+from collections.abc import Sequence
+
+from tilewright.base.dtypes import BOOL, F32, I64, U8, DType
+from tilewright.graph.build import Builder
+from tilewright.graph.ir import Node, Value
+from tilewright.ops.nest import chosen_dims, count, index, linear_position, loops, one_dim, reduced
+from tilewright.ops.operator import Attrs, Expand, Operator, Types, sample, write
+
+_SHAPE = "f[2, 3, 4]"
+
+
+def _nest(types: Types, attrs: Attrs) -> tuple[str, str]:
+    """Return the target's and the operand's index."""
+    rank = types[0].rank
+    dims = chosen_dims(attrs["dims"], rank)
+    return reduced(rank, dims, keepdim=bool(attrs["keepdim"])), index(loops(rank))
+
+
+# -------------------------------------------------------------------------------- declared by loops
+
+
+def _sum(types: Types, attrs: Attrs) -> str:
+    target, source = _nest(types, attrs)
+    value = f"x[{source}]"
+    return f"y[{target}] += {value if types[0].dtype.kind == 'float' else f'i64({value})'}"
+
+
+def _sum_dtype(types: Types, _: Attrs) -> DType:
+    return types[0].dtype if types[0].dtype.kind == "float" else I64
+
+
+def _prod(types: Types, attrs: Attrs) -> str:
+    return _sum(types, attrs).replace("+=", "*=") + " else 1"
+
+
+def _prod_vjp(
+    builder: Builder, node: Node, tangents: tuple[Value | None, ...]
+) -> tuple[Value | None, ...]:
+    """Divide where no element is 0; a single 0 gets the product of the others, two leave 0."""
+    (dy,) = tangents
+    if dy is None:
+        return (None,)
+    (x,) = node.inputs
+    rank, dtype = x.type.rank, x.type.dtype
+    dims = chosen_dims(node.attr("dims"), rank)
+    kept, everything = reduced(rank, dims), index(loops(rank))
+    element = f"x[{everything}]"
+    zeros = write(builder, f"y[{kept}] += i64({element} == 0)", x=x, origin=node.origin)
+    others = write(
+        builder, f"y[{kept}] *= 1 if {element} == 0 else {element} else 1",
+        x=x, dtype=dtype.compute, origin=node.origin,
+    )  # fmt: skip
+    rest = f"p[{kept}] / {element} if z[{kept}] == 0 else p[{kept}] if z[{kept}] == 1 and "
+    rest += f"{element} == 0 else 0"
+    entry = reduced(rank, dims, keepdim=bool(node.attr("keepdim")))
+    body = f"y[{everything}] = dy[{entry}] * ({rest})"
+    dx = write(builder, body, dy=dy, x=x, p=others, z=zeros, dtype=dtype, origin=node.origin)
+    return (dx,)
+
+
+def _amax(types: Types, attrs: Attrs) -> str:
+    target, source = _nest(types, attrs)
+    return f"y[{target}] max= x[{source}]"
+
+
+def _amin(types: Types, attrs: Attrs) -> str:
+    target, source = _nest(types, attrs)
+    return f"y[{target}] min= x[{source}]"
+
+
+def _any(types: Types, attrs: Attrs) -> str:
+    target, source = _nest(types, attrs)
+    if types[0].dtype == U8:  # torch answers bytes with a byte
+        return f"y[{target}] max= u8(bool(x[{source}]))"
+    return f"y[{target}] any= bool(x[{source}])"
+
+
+def _all(types: Types, attrs: Attrs) -> str:
+    target, source = _nest(types, attrs)
+    if types[0].dtype == U8:
+        return f"y[{target}] min= u8(bool(x[{source}])) else 1"
+    return f"y[{target}] all= bool(x[{source}]) else true"
+
+
+def _truth_dtype(types: Types, _: Attrs) -> DType:
+    return U8 if types[0].dtype == U8 else BOOL
+
+
+def _argument(op: str, types: Types, attrs: Attrs) -> str:
+    rank = types[0].rank
+    source = index(loops(rank))
+    if attrs["dim"] is None:
+        linear = linear_position(types[0].shape, loops(rank))
+        return f"y[{reduced(rank, range(rank), keepdim=bool(attrs['keepdim']))}] {op} " + (
+            f"x[{source}] at {linear}"
+        )
+    dim = one_dim(attrs["dim"], rank)
+    target = reduced(rank, (dim,), keepdim=bool(attrs["keepdim"]))
+    return f"y[{target}] {op} x[{source}] at {loops(rank)[dim]}"
+
+
+def _cumsum(types: Types, attrs: Attrs) -> str:
+    rank = types[0].rank
+    dim = one_dim(attrs["dim"], rank)
+    source = loops(rank)
+    target = list(source)
+    target[dim] = f"u<{types[0].shape[dim]}"
+    value = f"x[{index(source)}]"
+    if types[0].dtype.kind != "float":
+        value = f"i64({value})"
+    return f"y[{index(target)}] += {value} where {source[dim]} <= u"
+
+
+# ------------------------------------------------------------------------------------- composites
+
+
+def _mean(builder: Builder, inputs: tuple[Value, ...], attrs: Attrs) -> tuple[Value, ...]:
+    (x,) = inputs
+    dims = chosen_dims(attrs["dims"], x.type.rank)
+    total = _total(builder, x, dims, keepdim=bool(attrs["keepdim"]))
+    n = count(x.type.shape, dims)
+    return (write(builder, "y[...] = t[...] / n", t=total, n=n, dtype=x.type.dtype, name="mean"),)
+
+
+def _total(builder: Builder, x: Value, dims: Sequence[int], *, keepdim: bool = False) -> Value:
+    """Sum a float tensor in the type it is computed in."""
+    rank = x.type.rank
+    body = f"y[{reduced(rank, dims, keepdim=keepdim)}] += x[{index(loops(rank))}]"
+    return write(builder, body, x=x, dtype=x.type.dtype.compute, name="total")
+
+
+def centred_squares(builder: Builder, x: Value, dims: Sequence[int]) -> tuple[Value, Value]:
+    """Return the mean, and the sum of squares of what is left without it: two passes, so that
+    nothing cancels.  Both keep their dims."""
+    rank, compute = x.type.rank, x.type.dtype.compute
+    n = count(x.type.shape, dims)
+    total = _total(builder, x, dims, keepdim=True)
+    mean = write(builder, "y[...] = t[...] / n", t=total, n=n, dtype=compute, name="mean")
+    everything, kept = index(loops(rank)), reduced(rank, dims, keepdim=True)
+    away = f"(x[{everything}] - m[{kept}])"
+    body = f"y[{kept}] += {away} * {away}"
+    return mean, write(builder, body, x=x, m=mean, dtype=compute, name="squares")
+
+
+def _variance(builder: Builder, x: Value, attrs: Attrs) -> Value:
+    rank = x.type.rank
+    dims = chosen_dims(attrs["dims"], rank)
+    _, squares = centred_squares(builder, x, dims)
+    correction = attrs["correction"]
+    assert isinstance(correction, int | float), "a correction is a number"
+    n = max(count(x.type.shape, dims) - correction, 0)
+    if attrs["keepdim"]:
+        return write(builder, "y[...] = s[...] / n", s=squares, n=n, name="variance")
+    target, source = reduced(rank, dims), reduced(rank, dims, keepdim=True)
+    return write(builder, f"y[{target}] = s[{source}] / n", s=squares, n=n, name="variance")
+
+
+def _var(builder: Builder, inputs: tuple[Value, ...], attrs: Attrs) -> tuple[Value, ...]:
+    (x,) = inputs
+    variance = _variance(builder, x, attrs)
+    return (write(builder, "y[...] = v[...]", v=variance, dtype=x.type.dtype, name="var"),)
+
+
+def _std(builder: Builder, inputs: tuple[Value, ...], attrs: Attrs) -> tuple[Value, ...]:
+    (x,) = inputs
+    variance = _variance(builder, x, attrs)
+    # The branch that is not taken keeps the root's infinite derivative at 0 out of the gradient.
+    root = "y[...] = 0 if v[...] == 0 else sqrt(v[...])"
+    return (write(builder, root, v=variance, dtype=x.type.dtype, name="std"),)
+
+
+def _vector_norm(builder: Builder, inputs: tuple[Value, ...], attrs: Attrs) -> tuple[Value, ...]:
+    (x,) = inputs
+    rank, compute = x.type.rank, x.type.dtype.compute
+    dims = chosen_dims(attrs["dims"], rank)
+    target = reduced(rank, dims, keepdim=bool(attrs["keepdim"]))
+    element = f"x[{index(loops(rank))}]"
+    order = attrs["ord"]
+    if order == 2:
+        squares = write(builder, f"y[{target}] += {element} * {element}", x=x, dtype=compute)
+        root = "y[...] = 0 if s[...] == 0 else sqrt(s[...])"
+        return (write(builder, root, s=squares, dtype=x.type.dtype, name="norm"),)
+    if order == 1:
+        return (write(builder, f"y[{target}] += abs({element})", x=x, dtype=x.type.dtype),)
+    assert order == float("inf"), f"vector_norm of order {order} is not declared"
+    return (write(builder, f"y[{target}] max= abs({element})", x=x, dtype=x.type.dtype),)
+
+
+def _first(op: str) -> Expand:
+    """Values and indices along one dim: the first index wins, and takes all of the gradient."""
+
+    def expand(builder: Builder, inputs: tuple[Value, ...], attrs: Attrs) -> tuple[Value, ...]:
+        (x,) = inputs
+        rank = x.type.rank
+        dim = one_dim(attrs["dim"], rank)
+        keepdim = bool(attrs["keepdim"])
+        names = loops(rank)
+        target = reduced(rank, (dim,), keepdim=keepdim)
+        where = f"y[{target}] {op} x[{index(names)}] at {names[dim]}"
+        place = write(builder, where, x=x, name="indices")
+        source = list(names)
+        source[dim] = f"p[{target}]"
+        body = f"y[{target}] = x[{index(source)}]"
+        limits = [f"{names[at]}<{x.type.shape[at]}" for at in range(rank) if at != dim]
+        body += f" for {', '.join(limits)}" if limits else ""
+        return write(builder, body, x=x, p=place, name="values"), place
+
+    return expand
+
+
+def logsumexp_parts(builder: Builder, x: Value, dims: Sequence[int]) -> tuple[Value, Value]:
+    """Return the largest element (0 where it is infinite) and the logarithm of the sum of
+    exponentials without it; their dims are reduced away."""
+    rank, compute = x.type.rank, _floating(x.type.dtype).compute
+    target, source = reduced(rank, dims), index(loops(rank))
+    top = write(builder, f"y[{target}] max= x[{source}]", x=x, dtype=compute, name="top")
+    peak = write(builder, "y[...] = 0 if isinf(t[...]) else t[...]", t=top, name="peak")
+    total = write(
+        builder, f"y[{target}] += exp(x[{source}] - p[{target}])", x=x, p=peak, dtype=compute
+    )
+    return peak, write(builder, "y[...] = log(s[...])", s=total, name="log_total")
+
+
+def _logsumexp(builder: Builder, inputs: tuple[Value, ...], attrs: Attrs) -> tuple[Value, ...]:
+    (x,) = inputs
+    rank = x.type.rank
+    dims = chosen_dims(attrs["dims"], rank)
+    peak, log_total = logsumexp_parts(builder, x, dims)
+    source = reduced(rank, dims)
+    target = reduced(rank, dims, keepdim=bool(attrs["keepdim"]))
+    body = f"y[{target}] = p[{source}] + t[{source}]"
+    dtype = _floating(x.type.dtype)
+    return (write(builder, body, p=peak, t=log_total, dtype=dtype, name="logsumexp"),)
+
+
+def _floating(dtype: DType) -> DType:
+    return dtype if dtype.kind == "float" else F32
+
+
+def _logsumexp_vjp(
+    builder: Builder, node: Node, tangents: tuple[Value | None, ...]
+) -> tuple[Value | None, ...]:
+    (dy,) = tangents
+    if dy is None:
+        return (None,)
+    (x,) = node.inputs
+    rank = x.type.rank
+    dims = chosen_dims(node.attr("dims"), rank)
+    entry = reduced(rank, dims, keepdim=bool(node.attr("keepdim")))
+    element = index(loops(rank))
+    body = f"y[{element}] = dy[{entry}] * exp(x[{element}] - r[{entry}])"
+    return (
+        write(builder, body, dy=dy, x=x, r=node.output, dtype=x.type.dtype, origin=node.origin),
+    )
+
+
+_REDUCTION_SAMPLES = (
+    sample(_SHAPE, dims=(1,)),
+    sample(_SHAPE, dims=(0, 2), keepdim=True),
+    sample(_SHAPE),
+    sample("f[3]", dims=(-1,)),
+)
+_TIED = (
+    sample("f[2, 3] = 1, 2, 2, 0, 0, 0", dims=(1,)),
+    sample("f[2, 3] = 1, 2, 2, 2, 0, 0"),
+    sample(_SHAPE, dims=(0, 2), keepdim=True),
+)
+_ALONG = (
+    sample(_SHAPE, dim=1),
+    sample("f[2, 3] = 1, 2, 2, 0, 0, 0", dim=1),
+    sample("f[2, 3] = 1, 2, 2, 0, 0, 0", dim=0, keepdim=True),
+    sample("f[4]", dim=0),
+)
+
+
+def _argmax(types: Types, attrs: Attrs) -> str:
+    return _argument("argmax=", types, attrs)
+
+
+def _argmin(types: Types, attrs: Attrs) -> str:
+    return _argument("argmin=", types, attrs)
+
+
+PAGE = (
+    Operator(
+        "sum(x; dims=None, keepdim=False)  y[...] += x[..., dims]",
+        "Sum over dims; integers in int64.",
+        declare=_sum,
+        dtype=_sum_dtype,
+        eager="torch.sum({x}, dim={dims}, keepdim={keepdim})",
+        samples=(*_REDUCTION_SAMPLES, sample("i[2, 3] < 9", dims=(0,)), sample("b[5]")),
+    ),
+    Operator(
+        "prod(x; dims=None, keepdim=False)  y[...] *= x[..., dims]",
+        "Multiply over dims; integers in int64.",
+        declare=_prod,
+        dtype=_sum_dtype,
+        kink="zeros are counted, so that the gradient is right beside them",
+        vjp=_prod_vjp,
+        vjp_reason="y / x is not a number where x is 0",
+        eager="(lambda d: torch.prod({x}, d[0], {keepdim}) if d else torch.prod({x}))"
+        "({dims} or ())",
+        samples=(
+            sample(_SHAPE),
+            sample(_SHAPE, dims=(1,)),
+            sample(_SHAPE, dims=(-1,), keepdim=True),
+            sample("f[3, 3] = 0, 2, 3, 0, 0, 4, 1, 5, 6", dims=(1,)),
+        ),
+    ),
+    Operator(
+        "amax(x; dims=None, keepdim=False)  y[...] max= x[..., dims]",
+        "The largest over dims; NaN wins.",
+        declare=_amax,
+        kink="ties share the gradient evenly",
+        eager="torch.amax({x}, dim={dims}, keepdim={keepdim})",
+        samples=_TIED,
+    ),
+    Operator(
+        "amin(x; dims=None, keepdim=False)  y[...] min= x[..., dims]",
+        "The smallest over dims; NaN wins.",
+        declare=_amin,
+        kink="ties share the gradient evenly",
+        eager="torch.amin({x}, dim={dims}, keepdim={keepdim})",
+        samples=_TIED,
+    ),
+    Operator(
+        "any(x; dims=None, keepdim=False)  y[...] any= bool(x[..., dims])",
+        "Whether one over dims counts as true.",
+        declare=_any,
+        dtype=_truth_dtype,
+        eager="torch.any({x}, dim={dims}, keepdim={keepdim})",
+        samples=(
+            sample("b[2, 3]", dims=(1,)),
+            sample("b[2, 3]"),
+            sample("f[2, 2] = 0, 0, nan, 0", dims=(1,), keepdim=True),
+        ),
+    ),
+    Operator(
+        "all(x; dims=None, keepdim=False)  y[...] all= bool(x[..., dims])",
+        "Whether all over dims count as true.",
+        declare=_all,
+        dtype=_truth_dtype,
+        eager="torch.all({x}, dim={dims}, keepdim={keepdim})",
+        samples=(
+            sample("b[2, 3]", dims=(1,)),
+            sample("b[2, 3]"),
+            sample("f[2, 2] = 1, 2, nan, 0", dims=(1,), keepdim=True),
+        ),
+    ),
+    Operator(
+        "argmax(x; dim=None, keepdim=False)  y[...] argmax= x[..., dim] at dim",
+        "Where the largest is; the first index wins, NaN before that.",
+        declare=_argmax,
+        dtype="i64",
+        eager="torch.argmax({x}, dim={dim}, keepdim={keepdim})",
+        samples=(*_ALONG, sample("f[2, 3] = 1, 2, 2, 0, 0, 0"), sample("f[3] = 1, nan, 5", dim=0)),
+    ),
+    Operator(
+        "argmin(x; dim=None, keepdim=False)  y[...] argmin= x[..., dim] at dim",
+        "Where the smallest is; the first index wins, NaN before that.",
+        declare=_argmin,
+        dtype="i64",
+        eager="torch.argmin({x}, dim={dim}, keepdim={keepdim})",
+        samples=(*_ALONG, sample("f[2, 3] = 1, 2, 2, 0, 0, 0"), sample("f[3] = 1, nan, 5", dim=0)),
+    ),
+    Operator(
+        "max_dim(x; dim, keepdim=False)",
+        "The largest along a dim, and where it is.",
+        expand=_first("argmax="),
+        kink="the first of several takes all of the gradient",
+        eager="tuple(torch.max({x}, dim={dim}, keepdim={keepdim}))",
+        samples=_ALONG,
+    ),
+    Operator(
+        "min_dim(x; dim, keepdim=False)",
+        "The smallest along a dim, and where it is.",
+        expand=_first("argmin="),
+        kink="the first of several takes all of the gradient",
+        eager="tuple(torch.min({x}, dim={dim}, keepdim={keepdim}))",
+        samples=_ALONG,
+    ),
+    Operator(
+        "mean(x; dims=None, keepdim=False)",
+        "The mean over dims.",
+        expand=_mean,
+        eager="torch.mean({x}, dim={dims}, keepdim={keepdim})",
+        samples=_REDUCTION_SAMPLES,
+    ),
+    Operator(
+        "var(x; dims=None, correction=1, keepdim=False)",
+        "The variance over dims, in two passes.",
+        expand=_var,
+        eager="torch.var({x}, dim={dims}, correction={correction}, keepdim={keepdim})",
+        samples=(*_REDUCTION_SAMPLES, sample(_SHAPE, dims=(1,), correction=0)),
+    ),
+    Operator(
+        "std(x; dims=None, correction=1, keepdim=False)",
+        "The standard deviation over dims.",
+        expand=_std,
+        kink="where it is 0, so is its gradient",
+        eager="torch.std({x}, dim={dims}, correction={correction}, keepdim={keepdim})",
+        samples=(*_REDUCTION_SAMPLES, sample("f[2, 3] = 1, 1, 1, 0, 1, 2", dims=(1,))),
+    ),
+    Operator(
+        "vector_norm(x; ord=2, dims=None, keepdim=False)",
+        "The norm of order 1, 2 or infinity over dims.",
+        expand=_vector_norm,
+        kink="at 0 the gradient is 0",
+        eager="torch.linalg.vector_norm({x}, {ord}, dim={dims}, keepdim={keepdim})",
+        samples=(
+            *_REDUCTION_SAMPLES,
+            sample("f[2, 3] = 0, 0, 0, 0, 1, 2", dims=(1,)),
+            sample("f[2, 3] = 0, -1, 3, 0, 1, 2", dims=(1,), ord=1),
+            sample("f[2, 3] = 0, -1, 3, 0, 1, 2", dims=(1,), ord=float("inf")),
+        ),
+    ),
+    Operator(
+        "logsumexp(x; dims, keepdim=False)",
+        "The logarithm of the sum of exponentials, without overflow.",
+        expand=_logsumexp,
+        vjp=_logsumexp_vjp,
+        vjp_reason="exp(x - y) is the softmax at once; the chain through the maximum is not needed",
+        kink="the maximum taken out has no gradient of its own",
+        eager="torch.logsumexp({x}, dim={dims}, keepdim={keepdim})",
+        samples=(
+            sample(_SHAPE, dims=(1,)),
+            sample(_SHAPE, dims=(0, 2), keepdim=True),
+            sample("f[2, 3] = 1000, 1001, 0, -inf, 0, 1", dims=(1,)),
+        ),
+    ),
+    Operator(
+        "cumsum(x; dim)  y[..., u] += x[..., i] where i <= u",
+        "Sums of all elements up to each.",
+        declare=_cumsum,
+        dtype=_sum_dtype,
+        eager="torch.cumsum({x}, dim={dim})",
+        samples=(sample(_SHAPE, dim=1), sample("f[5]", dim=-1), sample("i[5] < 5", dim=0)),
+    ),
+)

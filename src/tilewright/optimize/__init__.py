@@ -1,0 +1,31 @@
+"""Graph to an equal graph that is cheaper: simplified, shared, folded, split and fused.
+
+The idea: one pass per module, each a frozen value that maps a graph to an equal graph, sound for
+NaN, infinities and signed zeros; what moves the least memory wins.
+This package does not know torch, kernels or machines.
+"""
+
+from tilewright.optimize.algebraic import Algebraic
+from tilewright.optimize.constants import FoldConstants
+from tilewright.optimize.dead_code import DeadCode
+from tilewright.optimize.expand import Expand
+from tilewright.optimize.fuse import Fuse, FusionPlan, Region, plan_fusion
+from tilewright.optimize.order import simplifications
+from tilewright.optimize.split_reductions import SplitReductions
+from tilewright.optimize.subexpressions import CommonSubexpressions
+from tilewright.optimize.views import SimplifyViews
+
+__all__ = [
+    "Algebraic",
+    "CommonSubexpressions",
+    "DeadCode",
+    "Expand",
+    "FoldConstants",
+    "Fuse",
+    "FusionPlan",
+    "Region",
+    "SimplifyViews",
+    "SplitReductions",
+    "plan_fusion",
+    "simplifications",
+]

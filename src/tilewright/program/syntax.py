@@ -1,0 +1,341 @@
+"""A Program as text, and back: `read(show(program)) == program`.
+
+The idea: one line for each thing, the kernels' C text set off by a bar, so that a saved Program is
+a page that a person can read and a diff can compare.  The reader takes nothing on trust: what it
+does not know, it refuses with the line's number; what the lines mean together is `verify`'s.
+
+Grammar
+-------
+::
+
+    program "name" arena 4096
+    kernel scale
+      |int scale(char **p, long part, long parts) { ... }
+    buffer x = input f32[4, 64] strides [1, 4]
+    buffer t = arena f32[4, 64] at 128
+    buffer c = constant f32[2] data "AACAPwAAAEA="
+    input x parameter "layers.0.weight"
+    update x
+    segment
+      launch scale (x, c{2; 0; 1}) -> (t) parts 2 origin "model.py" 12 "x * s" "layers.0"
+    call aten.mm.out (%0, %1) {} (x, t) -> (y) results [0]
+    call aten.cat.default ([%0, %1], -1) {} (x, t, dy) -> (dx) gradient [0] of [0]
+    output y
+
+A view of a whole buffer is the buffer's name; else `name{shape; strides; offset}`.
+"""
+
+import base64
+import binascii
+import json
+from collections.abc import Iterable
+
+from tilewright.base.dtypes import BY_NAME
+from tilewright.base.errors import UNKNOWN, Origin, ProgramError
+from tilewright.graph.ir import Role, TensorType
+from tilewright.program.ir import (
+    ARENA,
+    CONSTANT,
+    Buffer,
+    Input,
+    Instruction,
+    KernelSource,
+    Launch,
+    LibraryCall,
+    Program,
+    Segment,
+    Template,
+    View,
+    Vjp,
+    contiguous,
+    whole,
+)
+from tilewright.program.tokens import Line
+
+BAR = "  |"
+
+
+# ---- writing ------------------------------------------------------------------------------------
+
+
+def show(program: Program) -> str:
+    """Return the text of a Program."""
+    buffers = {buffer.name: buffer for buffer in program.buffers}
+    lines = [f"program {json.dumps(program.name)} arena {program.arena_bytes}"]
+    for kernel in program.kernels:
+        lines.append(f"kernel {kernel.name}")
+        lines.extend(BAR + line for line in kernel.text.split("\n"))
+    lines.extend(_show_buffer(buffer) for buffer in program.buffers)
+    for item in program.inputs:
+        role = f"{json.dumps(item.role.kind)} {json.dumps(item.role.source)}"
+        lines.append(f"input {item.buffer} {role}")
+    lines.extend(f"update {name}" for name in program.updates)
+    for instruction in program.instructions:
+        lines.extend(_show_instruction(instruction, buffers))
+    lines.extend(f"output {show_view(view, buffers)}" for view in program.outputs)
+    return "\n".join(lines) + "\n"
+
+
+def _show_buffer(buffer: Buffer) -> str:
+    text = f"buffer {buffer.name} = {buffer.kind} {buffer.dtype}{_ints(buffer.shape)}"
+    if buffer.strides != contiguous(buffer.shape):
+        text += f" strides {_ints(buffer.strides)}"
+    if buffer.kind == ARENA:
+        text += f" at {buffer.offset}"
+    if buffer.kind == CONSTANT:
+        text += f' data "{base64.b64encode(buffer.data).decode("ascii")}"'
+    return text
+
+
+def show_view(view: View, buffers: dict[str, Buffer]) -> str:
+    """Return the text of a view, given the buffers by name."""
+    if view == whole(buffers[view.buffer]):
+        return view.buffer
+    shape, strides = _commas(view.shape), _commas(view.strides)
+    return f"{view.buffer}{{{shape}; {strides}; {view.offset}}}"
+
+
+def _show_instruction(instruction: Instruction, buffers: dict[str, Buffer]) -> list[str]:
+    if isinstance(instruction, Segment):
+        return ["segment", *(_show_launch(item, buffers) for item in instruction.launches)]
+    return [_show_call(instruction, buffers)]
+
+
+def _show_launch(launch: Launch, buffers: dict[str, Buffer]) -> str:
+    text = f"  launch {launch.kernel} {_flow(launch, buffers)}"
+    if launch.parts != 1:
+        text += f" parts {launch.parts}"
+    return text + _show_origin(launch.origin)
+
+
+def _show_call(call: LibraryCall, buffers: dict[str, Buffer]) -> str:
+    args = ", ".join(show_template(arg) for arg in call.args)
+    kwargs = ", ".join(f"{key}={show_template(value)}" for key, value in call.kwargs)
+    text = f"call {call.target} ({args}) {{{kwargs}}} {_flow(call, buffers)}"
+    text += f" results {_ints(call.results)}"
+    if call.vjp is not None:
+        text += f" gradient {_ints(call.vjp.inputs)} of {_ints(call.vjp.results)}"
+    return text + _show_origin(call.origin)
+
+
+def _flow(step: Launch | LibraryCall, buffers: dict[str, Buffer]) -> str:
+    sides = (step.inputs, step.outputs)
+    texts = [", ".join(show_view(view, buffers) for view in side) for side in sides]
+    return f"({texts[0]}) -> ({texts[1]})"
+
+
+def _show_origin(origin: Origin) -> str:
+    if origin == UNKNOWN:
+        return ""
+    file, code, module = (json.dumps(s) for s in (origin.file, origin.code, origin.module))
+    return f" origin {file} {origin.line} {code} {module}"
+
+
+def show_template(template: Template) -> str:
+    """Return the text of a library call's argument: `%0`, `[%0, 1]`, `:f32`, `(1, 2)`, `none`."""
+    match template:
+        case ("%", int(i)):
+            return f"%{i}"
+        case ("dtype", str(name)):
+            return f":{name}"
+        case ("list", *items):
+            return f"[{', '.join(show_template(item) for item in items)}]"
+        case tuple(items):
+            return f"({', '.join(show_template(item) for item in items)})"
+        case None | True | False:
+            return str(template).lower()
+        case str(text):
+            return json.dumps(text)
+        case _:
+            return repr(template)
+
+
+def _ints(values: Iterable[int]) -> str:
+    return f"[{_commas(values)}]"
+
+
+def _commas(values: Iterable[int]) -> str:
+    return ", ".join(map(str, values))
+
+
+# ---- reading ------------------------------------------------------------------------------------
+
+
+def read(text: str) -> Program:
+    """Return the Program that the text describes; raise `ProgramError` naming the bad line."""
+    return _Reader(text).program()
+
+
+class _Reader:
+    """Goes through the lines once; what it has read so far is its state."""
+
+    def __init__(self, text: str) -> None:
+        if not text.endswith("\n"):
+            raise ProgramError("the text of a program does not end with a line's end")
+        self.lines = text[:-1].split("\n")
+        self.at = 0
+        self.buffers: dict[str, Buffer] = {}
+        self.kernels: list[KernelSource] = []
+        self.inputs: list[Input] = []
+        self.updates: list[str] = []
+        self.instructions: list[Instruction] = []
+        self.outputs: list[View] = []
+
+    def program(self) -> Program:
+        line = self.next_line()
+        line.expect("program")
+        name = line.string()
+        line.expect("arena")
+        arena = line.integer()
+        line.end()
+        kinds = {
+            "kernel": self.kernel,
+            "buffer": self.buffer,
+            "input": self.input,
+            "update": self.update,
+            "segment": self.segment,
+            "call": self.call,
+            "output": self.output,
+        }
+        while self.at < len(self.lines):
+            line = self.next_line()
+            word = line.name()
+            if word not in kinds:
+                line.refuse(f"{word!r} begins no line of a program")
+            kinds[word](line)
+        return Program(
+            name=name,
+            buffers=tuple(self.buffers.values()),
+            kernels=tuple(self.kernels),
+            instructions=tuple(self.instructions),
+            inputs=tuple(self.inputs),
+            outputs=tuple(self.outputs),
+            updates=tuple(self.updates),
+            arena_bytes=arena,
+        )
+
+    def next_line(self) -> Line:
+        self.at += 1
+        return Line(self.lines[self.at - 1], self.at)
+
+    def kernel(self, line: Line) -> None:
+        name = line.name()
+        line.end()
+        first = self.at
+        while self.at < len(self.lines) and self.lines[self.at].startswith(BAR):
+            self.at += 1
+        text = "\n".join(bar[len(BAR) :] for bar in self.lines[first : self.at])
+        self.kernels.append(KernelSource(name, text))
+
+    def buffer(self, line: Line) -> None:
+        name = line.name()
+        line.expect("=")
+        kind, dtype, shape = line.name(), line.name(), line.integers("[", "]")
+        if dtype not in BY_NAME:
+            line.refuse(f"{dtype!r} is no dtype")
+        if name in self.buffers:
+            line.refuse(f"two buffers have the name {name!r}")
+        strides = line.integers("[", "]") if line.take("strides") else contiguous(shape)
+        if len(strides) != len(shape):
+            line.refuse("the strides do not fit the shape")
+        offset = line.integer() if line.take("at") else 0
+        data = _bytes(line) if line.take("data") else b""
+        line.end()
+        type_ = TensorType(shape, BY_NAME[dtype])
+        self.buffers[name] = Buffer(name, type_, kind, strides, offset, data)
+
+    def input(self, line: Line) -> None:
+        name = line.name()
+        self.inputs.append(Input(name, Role(line.string(), line.string())))
+        line.end()
+
+    def update(self, line: Line) -> None:
+        self.updates.append(line.name())
+        line.end()
+
+    def segment(self, line: Line) -> None:
+        line.end()
+        launches = []
+        while self.at < len(self.lines) and self.lines[self.at].startswith("  launch "):
+            launches.append(self.launch(self.next_line()))
+        self.instructions.append(Segment(tuple(launches)))
+
+    def launch(self, line: Line) -> Launch:
+        line.expect("launch")
+        kernel = line.name()
+        inputs, outputs = self.flow(line)
+        parts = line.integer() if line.take("parts") else 1
+        origin = _origin(line)
+        line.end()
+        return Launch(kernel, inputs, outputs, parts, origin)
+
+    def call(self, line: Line) -> None:
+        target = line.name()
+        line.expect("(")
+        args = tuple(line.separated(line.template, ")"))
+        kwargs = _kwargs(line)
+        inputs, outputs = self.flow(line)
+        line.expect("results")
+        results = line.integers("[", "]")
+        vjp = None
+        if line.take("gradient"):
+            wanted = line.integers("[", "]")
+            line.expect("of")
+            vjp = Vjp(wanted, line.integers("[", "]"))
+        origin = _origin(line)
+        line.end()
+        self.instructions.append(
+            LibraryCall(target, args, kwargs, inputs, outputs, results, vjp, origin)
+        )
+
+    def output(self, line: Line) -> None:
+        self.outputs.append(self.view(line))
+        line.end()
+
+    def flow(self, line: Line) -> tuple[tuple[View, ...], tuple[View, ...]]:
+        inputs = self.views(line)
+        line.expect("->")
+        return inputs, self.views(line)
+
+    def views(self, line: Line) -> tuple[View, ...]:
+        line.expect("(")
+        return tuple(line.separated(lambda: self.view(line), ")"))
+
+    def view(self, line: Line) -> View:
+        name = line.name()
+        if name not in self.buffers:
+            line.refuse(f"no buffer above has the name {name!r}")
+        if not line.take("{"):
+            return whole(self.buffers[name])
+        shape = tuple(line.separated(line.integer, ";"))
+        strides = tuple(line.separated(line.integer, ";"))
+        offset = line.integer()
+        line.expect("}")
+        return View(name, shape, strides, offset)
+
+
+def _bytes(line: Line) -> bytes:
+    text = line.string()
+    try:
+        data = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        data = b""
+    if base64.b64encode(data).decode("ascii") != text:
+        line.refuse("the data of a constant is no base64")
+    return data
+
+
+def _origin(line: Line) -> Origin:
+    if not line.take("origin"):
+        return UNKNOWN
+    return Origin(line.string(), line.integer(), line.string(), line.string())
+
+
+def _kwargs(line: Line) -> tuple[tuple[str, Template], ...]:
+    def pair() -> tuple[str, Template]:
+        key = line.name()
+        line.expect("=")
+        return key, line.template()
+
+    line.expect("{")
+    return tuple(line.separated(pair, "}"))

@@ -1,0 +1,146 @@
+"""One line of a Program's text, taken token by token.
+
+The idea: a regular expression cuts the line, and every `take` either moves on or refuses with the
+line's number; nothing of the text is ever evaluated.  This module does not know what lines mean.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from typing import NoReturn, TypeVar
+
+from tilewright.base.errors import ProgramError
+from tilewright.program.ir import Template
+
+TOKEN = re.compile(
+    r"""
+    (?P<string>"(?:[^"\\]|\\.)*")
+    | (?P<number>-?(?:\d+\.\d+(?:e[-+]?\d+)?|\d+e[-+]?\d+|\d+)|-inf\b)
+    | (?P<name>[A-Za-z_][A-Za-z0-9_.]*)
+    | (?P<mark>->|[()\[\]{}=,;:%])
+    """,
+    re.VERBOSE,
+)
+MOST_DIGITS = 20
+DEEPEST = 32
+PLAIN: dict[str, Template] = {"none": None, "true": True, "false": False, "nan": float("nan")}
+
+Item = TypeVar("Item")
+
+
+class Line:
+    """A line being read: its tokens, and how many of them are taken."""
+
+    def __init__(self, text: str, number: int) -> None:
+        self.text = text
+        self.number = number
+        self.tokens: list[tuple[str, str]] = []
+        self.at = 0
+        place = len(text) - len(text.lstrip(" "))
+        while place < len(text):
+            match = TOKEN.match(text, place)
+            if match is None:
+                self.refuse(f"{text[place]!r} is no part of a program")
+            assert match.lastgroup is not None, "every alternative of TOKEN is named"
+            self.tokens.append((match.lastgroup, match.group()))
+            place = match.end()
+            while place < len(text) and text[place] == " ":
+                place += 1
+
+    def refuse(self, summary: str) -> NoReturn:
+        """Raise the error that names this line."""
+        shown = self.text if len(self.text) <= 100 else self.text[:97] + "..."
+        raise ProgramError(
+            f"the text of a program does not parse: {summary}",
+            where=f"line {self.number}   {shown}",
+        )
+
+    def peek(self) -> tuple[str, str]:
+        """Return the kind and the text of the next token, ("end", "") after the last."""
+        return self.tokens[self.at] if self.at < len(self.tokens) else ("end", "")
+
+    def take(self, word: str) -> bool:
+        """Move past the word if it is next; say whether it was."""
+        kind, text = self.peek()
+        if text == word and kind in ("name", "mark"):
+            self.at += 1
+            return True
+        return False
+
+    def expect(self, word: str) -> None:
+        """Move past the word, which must be next."""
+        if not self.take(word):
+            self.refuse(f"{word!r} is missing before {self.peek()[1]!r}")
+
+    def end(self) -> None:
+        """Refuse unless all is taken."""
+        if self.at < len(self.tokens):
+            self.refuse(f"{self.peek()[1]!r} is too much")
+
+    def _token(self, kind: str) -> str:
+        found, text = self.peek()
+        if found != kind:
+            self.refuse(f"a {kind} is missing before {text!r}")
+        self.at += 1
+        return text
+
+    def name(self) -> str:
+        return self._token("name")
+
+    def string(self) -> str:
+        text = self._token("string")
+        try:
+            value = json.loads(text)
+        except ValueError:
+            self.refuse(f"{text!r} is no string")
+        assert isinstance(value, str), "a quoted JSON text is a string"
+        return value
+
+    def integer(self) -> int:
+        text = self._token("number")
+        if not text.lstrip("-").isdigit() or len(text) > MOST_DIGITS:
+            self.refuse(f"{text[:32]!r} is no integer in range")
+        return int(text)
+
+    def integers(self, opening: str, closing: str) -> tuple[int, ...]:
+        """Read integers between brackets."""
+        self.expect(opening)
+        return tuple(self.separated(self.integer, closing))
+
+    def separated(self, item: Callable[[], Item], closing: str) -> list[Item]:
+        """Read items with commas between them, up to and past the closing mark."""
+        items: list[Item] = []
+        if self.take(closing):
+            return items
+        while True:
+            items.append(item())
+            if self.take(closing):
+                return items
+            self.expect(",")
+
+    def template(self, depth: int = 0) -> Template:
+        """Read the argument of a library call."""
+        if depth > DEEPEST:
+            self.refuse("arguments are nested too deep")
+        if self.take("%"):
+            return "%", self.integer()
+        if self.take(":"):
+            return "dtype", self.name()
+        if self.take("["):
+            return "list", *self.separated(lambda: self.template(depth + 1), "]")
+        if self.take("("):
+            return tuple(self.separated(lambda: self.template(depth + 1), ")"))
+        kind, text = self.peek()
+        if kind == "string":
+            return self.string()
+        if kind == "number":
+            return self._number()
+        if text not in PLAIN and text != "inf":
+            self.refuse(f"{text!r} is no argument")
+        self.at += 1
+        return PLAIN.get(text, float("inf"))
+
+    def _number(self) -> int | float:
+        if self.peek()[1].lstrip("-").isdigit():
+            return self.integer()
+        return float(self._token("number"))

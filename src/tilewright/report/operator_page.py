@@ -1,0 +1,235 @@
+"""The page of one operator: all that follows from its one line, derived as it is printed.
+
+The idea: everything here is asked of the packages that use it for real: the instantiated loops,
+reverse mode, the partitions, the kernels.  Nothing on the page is written by hand but the line
+itself and the remark about kinks.
+
+This module does not know how anything is derived.
+"""
+
+import difflib
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from rich.text import Text
+
+from tilewright.autodiff import reverse
+from tilewright.base.errors import CaptureError, OptionError
+from tilewright.base.expr import names
+from tilewright.graph.build import names as value_names
+from tilewright.graph.build import prune, rename
+from tilewright.graph.classify import classify_contraction
+from tilewright.graph.ir import FORMULA, FUSED, Formula, Graph, Node, Value
+from tilewright.graph.partitions import partitions, show
+from tilewright.graph.passes import run
+from tilewright.kernels import Emitted, emit
+from tilewright.ops import PAGES, TABLE, Operator
+from tilewright.optimize import DeadCode, Fuse, simplifications
+from tilewright.report.formulas import graph_lines, node_text
+from tilewright.report.instance import Instance, instance_of
+
+_TITLE, _NAME, _CODE, _QUIET = "bold", "bold cyan", "", "dim"
+
+
+def operator_page(name: str) -> list[Text]:
+    """Return the page as lines of text; raise OptionError where there is no such operator."""
+    if name not in TABLE:
+        close = difflib.get_close_matches(name, TABLE, n=3)
+        raise OptionError(
+            f"there is no operator {name!r}",
+            expected="a name of the operator table",
+            found=name,
+            known=f"close to it: {', '.join(close)}" if close else "",
+            mend="`tilewright op --all` lists them",
+        )
+    operator = TABLE[name]
+    lines = [*_head(operator)]
+    instance = instance_of(name)
+    if instance is None:
+        lines.append(Text("\n  it takes part in other operators; there is no example of it alone"))
+        return lines
+    forward = run(instance.graph, simplifications())
+    lines += _types(instance)
+    lines += _meaning(instance, forward)
+    lines += _gradient(instance)
+    lines += _partitions(instance)
+    lines += _kernels(instance, forward)
+    return lines
+
+
+def coverage() -> list[Text]:
+    """Return the table of operators: name, how it is meant, how it is differentiated."""
+    lines = []
+    total = 0
+    for page, rows in PAGES:
+        lines.append(Text(f"\n{page}", style=_TITLE))
+        total += len(rows)
+        width = max(len(row.name) for row in rows)
+        for row in rows:
+            lines.append(
+                Text.assemble(
+                    ("  " + row.name.ljust(width), _NAME),
+                    f"  {_how(row):<9}  {row.body or row.doc}",
+                )
+            )
+    lines.append(Text(f"\n{total} operators on {len(PAGES)} pages"))
+    return lines
+
+
+def _how(operator: Operator) -> str:
+    return "composite" if operator.expand is not None else "loops"
+
+
+# ------------------------------------------------------------------------------------- the sections
+
+
+def _section(title: str, note: str = "") -> Text:
+    return Text.assemble("\n", (title, _TITLE), (f"   {note}" if note else "", _QUIET))
+
+
+def _head(operator: Operator) -> Iterator[Text]:
+    yield Text(operator.name, style=_NAME)
+    yield Text(f"  {operator.doc}")
+    yield Text("")
+    yield Text(f"  {operator.line}", style=_TITLE)
+    if operator.kink:
+        yield Text.assemble("\n", ("kinks", _TITLE), f"   {operator.kink}")
+
+
+def _types(instance: Instance) -> Iterator[Text]:
+    node = instance.node
+    operands = ", ".join(f"{value.name}: {value.type}" for value in node.inputs)
+    results = ", ".join(str(value.type) for value in node.outputs)
+    yield _section("type")
+    yield Text(f"  {instance.operator.name}({operands}) -> {results}")
+
+
+def _meaning(instance: Instance, forward: Graph) -> Iterator[Text]:
+    formula = instance.node.formula
+    yield _section("meaning", "" if formula else "composite: a small graph of loops")
+    for line in [node_text(instance.node)] if formula else graph_lines(forward):
+        yield Text(f"  {line}")
+    kernels = [emit(body) for body in _bodies(forward, fused=False)]
+    flops = sum(kernel.flops for kernel in kernels)
+    footprint = _footprint(instance.graph)
+    yield _section("cost")
+    if formula is not None:
+        yield Text(f"  loops       {_loops(formula)}")
+    symbolic = f"   = {_symbolic(formula, flops)}" if formula is not None and flops else ""
+    yield Text(f"  flops       {flops:,}{symbolic}")
+    yield Text(f"  bytes       {footprint:,}   operands read once, results written once")
+    yield Text(f"  intensity   {flops / footprint:,.2f} flops for each byte")
+
+
+def _loops(formula: Formula) -> str:
+    parallel = {name for entry in formula.index for name in names(entry)}
+    return ", ".join(
+        f"{loop.name}<{loop.extent} {'parallel' if loop.name in parallel else 'reduction'}"
+        for loop in formula.loops
+    )
+
+
+def _symbolic(formula: Formula, flops: int) -> str:
+    extents = [loop.extent for loop in formula.loops if isinstance(loop.extent, int)]
+    volume = math.prod(extents)
+    if not volume or flops % volume:
+        return f"{flops / max(volume, 1):.2f} for each of {volume:,} terms"
+    return " * ".join([str(flops // volume), *(loop.name for loop in formula.loops)])
+
+
+def _footprint(graph: Graph) -> int:
+    values = {value.name: value for value in (*graph.inputs, *graph.outputs)}
+    return sum(_bytes(value) for value in values.values())
+
+
+def _bytes(value: Value) -> int:
+    shape = [size for size in value.type.shape if isinstance(size, int)]
+    return math.prod(shape) * value.type.dtype.bytes
+
+
+def _gradient(instance: Instance) -> Iterator[Text]:
+    operator = instance.operator
+    note = f"overridden: {operator.vjp_reason}" if operator.vjp else "reverse mode, derived"
+    yield _section("gradient", note)
+    wanted = [value.name for value in instance.differentiable]
+    results = [k for k, v in enumerate(instance.graph.outputs) if v.type.dtype.kind == "float"]
+    if not wanted or not results:
+        yield Text("  none: no floating operand and result")
+        return
+    try:
+        joint = reverse(instance.graph, wanted, of=results[:1])
+    except CaptureError as error:
+        yield Text(f"  none: {error.summary}")
+        return
+    count = len(instance.graph.outputs)
+    gradients = joint.graph.outputs[count:]
+    if not gradients:
+        yield Text("  none: the result does not depend on a floating operand smoothly")
+        return
+    graph = replace(joint.graph, outputs=gradients)
+    known = {instance.node.outputs[0].name} if instance.node.formula else set()
+    graph = _named_gradients(run(prune(graph), simplifications()), wanted, joint.gradients)
+    for node in graph.nodes:
+        if node.outputs[0].name not in known:
+            yield Text(f"  {node_text(node)}{_recognised(node)}")
+
+
+def _named_gradients(graph: Graph, wanted: Sequence[str], positions: Sequence[int | None]) -> Graph:
+    """Name the gradients d_<operand>, as far as the names are free."""
+    asked = [name for name, at in zip(wanted, positions, strict=True) if at is not None]
+    taken = value_names(graph)
+    wishes = {v.name: f"d_{name}" for v, name in zip(graph.outputs, asked, strict=True)}
+    return rename(graph, {old: wish for old, wish in wishes.items() if wish not in taken})
+
+
+def _recognised(node: Node) -> str:
+    """Name what a derived formula is, where its canonical form says it."""
+    return "   a matrix product" if _is_matrix_product(node) else ""
+
+
+def _is_matrix_product(node: Node) -> bool:
+    if node.formula is None:
+        return False
+    types = dict(zip(node.formula.operands, (v.type for v in node.inputs), strict=True))
+    found = classify_contraction(node.formula, types)
+    return found is not None and found.is_matrix
+
+
+def _partitions(instance: Instance) -> Iterator[Text]:
+    formula = instance.node.formula
+    if formula is None:
+        return
+    rows = partitions(formula, [value.type for value in instance.node.inputs])
+    yield _section("partitions", "one cut each; what the parts must tell each other, last")
+    for line in show(rows, formula).splitlines() or ["none: there is nothing to cut"]:
+        yield Text(f"  {line}")
+
+
+def _kernels(instance: Instance, forward: Graph) -> Iterator[Text]:
+    if _is_matrix_product(instance.node):
+        yield _section(
+            "library", "in a Program, a matrix product is a call to torch's own, or this:"
+        )
+    fused = run(forward, (Fuse(), DeadCode()))
+    made: dict[str, Emitted] = {}
+    for body in _bodies(fused, fused=True):
+        kernel = emit(body)
+        made[kernel.name] = kernel
+    for kernel in made.values():
+        yield _section("kernel", f"C, {kernel.recipe}, up to {kernel.parts} threads")
+        if _is_matrix_product(instance.node):
+            yield Text("  (a Program calls torch's own matrix product in its place)", style=_QUIET)
+        for line in kernel.text.rstrip().splitlines():
+            yield Text(f"  {line}", style=_QUIET if line.lstrip().startswith("/*") else _CODE)
+
+
+def _bodies(graph: Graph, *, fused: bool) -> Iterator[Graph]:
+    """Yield what each kernel computes."""
+    for node in graph.nodes:
+        if node.op == FUSED:
+            assert fused, "a graph that was not fused has no fused nodes"
+            yield node.graphs[0]
+        elif node.formula is not None:
+            inputs = tuple({value.name: value for value in node.inputs}.values())
+            yield Graph("body", inputs, (replace(node, op=FORMULA, attrs=()),), node.outputs)

@@ -1,0 +1,139 @@
+"""Running a Program on NumPy arrays, without torch: for Programs that make no library calls.
+
+The idea: the native segments only want addresses, and an array has one.  This module does not know
+how contexts are shared among runs (`executable`).
+"""
+
+import array
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from tilewright.base.errors import DTypeError, MutationError, ShapeError
+from tilewright.program import (
+    ARENA,
+    CONSTANT,
+    OUTPUT,
+    Buffer,
+    Input,
+    Program,
+    Segment,
+    View,
+    whole,
+)
+from tilewright.runtime.segments import NONE, Call, NativeSegment, failure
+from tilewright.runtime.threads import find_team, thread_count
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+ALIGNMENT = 64
+
+
+class ArrayContext:
+    """The memory of one run on arrays.  One run at a time may use it."""
+
+    def __init__(self, program: Program, segments: Sequence[NativeSegment]) -> None:
+        self.program = program
+        self.segments = segments
+        self.numbers = {buffer.name: i for i, buffer in enumerate(program.buffers)}
+        self.addresses = array.array("Q", [0] * (len(program.buffers) + 1))
+        self.call = Call(self.addresses.buffer_info()[0], None, 1)
+        team = find_team()
+        if team is not None:
+            self.call.team = ctypes.pointer(team)
+        self.arena = _aligned(program.arena_bytes)
+        self.constants: list[Array] = []
+        for number, buffer in enumerate(program.buffers):
+            if buffer.kind == ARENA:
+                self.addresses[number] = self.arena.ctypes.data + buffer.offset
+            elif buffer.kind == CONSTANT:
+                block = _aligned(buffer.bytes)
+                block[:] = np.frombuffer(buffer.data, dtype=np.uint8)
+                self.constants.append(block)
+                self.addresses[number] = block.ctypes.data
+
+    def run(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        """Return the outputs for the inputs; write the updates."""
+        program = self.program
+        if len(inputs) != len(program.inputs):
+            raise ShapeError(
+                "a program is called with another number of inputs than it takes",
+                expected=str(len(program.inputs)),
+                found=str(len(inputs)),
+            )
+        held: dict[str, Array] = {}
+        for given, item in zip(inputs, program.inputs, strict=True):
+            held[item.buffer] = conform(given, program.buffers[self.numbers[item.buffer]], item)
+        self._keep_apart(held)
+        for buffer in program.buffers:
+            if buffer.kind == OUTPUT:
+                memory = np.empty(buffer.elements, dtype=buffer.dtype.numpy)
+                held[buffer.name] = _strided(memory, whole(buffer))
+        for name, value in held.items():
+            self.addresses[self.numbers[name]] = value.ctypes.data
+        self._run_segments()
+        for given, item in zip(inputs, program.inputs, strict=True):
+            if item.buffer in program.updates and held[item.buffer] is not given:
+                given[...] = held[item.buffer]
+        return tuple(_strided(held[view.buffer], view) for view in program.outputs)
+
+    def _run_segments(self) -> None:
+        self.call.threads = thread_count()
+        segments = [item for item in self.program.instructions if isinstance(item, Segment)]
+        for segment, function in zip(segments, self.segments, strict=True):
+            outcome = function(ctypes.addressof(self.call))
+            if outcome != NONE:
+                raise failure(segment, outcome)
+
+    def _keep_apart(self, held: dict[str, Array]) -> None:
+        for name in self.program.updates:
+            for other, value in held.items():
+                if other != name and np.may_share_memory(held[name], value):
+                    raise MutationError(
+                        f"inputs {other} and {name} share memory, and one of them is updated",
+                        expected="each updated input to have its memory to itself",
+                        mend="pass a copy of one of them",
+                    )
+
+
+def conform(given: Array, buffer: Buffer, item: Input) -> Array:
+    """Return the array laid out as the Program expects; raise if it cannot be."""
+    name = item.role.source or item.buffer
+    if not isinstance(given, np.ndarray) or given.dtype != buffer.dtype.numpy:
+        raise DTypeError(
+            f"input {name} has another dtype than was compiled for",
+            expected=str(buffer.dtype.numpy),
+            found=str(given.dtype) if isinstance(given, np.ndarray) else type(given).__name__,
+        )
+    if given.shape != buffer.shape:
+        raise ShapeError(
+            f"input {name} has another shape than was compiled for",
+            expected=str(list(buffer.shape)),
+            found=str(list(given.shape)),
+            mend="compile for this shape",
+        )
+    strides = tuple(stride * buffer.dtype.bytes for stride in buffer.strides)
+    same = zip(given.shape, given.strides, strides, strict=True)
+    if given.flags.aligned and all(a == b or extent == 1 for extent, a, b in same):
+        return given
+    memory = np.empty(buffer.elements, dtype=buffer.dtype.numpy)
+    value = _strided(memory, whole(buffer))
+    value[...] = given
+    return value
+
+
+def _strided(memory: Array, view: View) -> Array:
+    strides = tuple(stride * memory.itemsize for stride in view.strides)
+    if memory.shape == view.shape and memory.strides == strides and view.offset == 0:
+        return memory
+    flat = as_strided(memory, (view.offset + 1,), (memory.itemsize,))
+    return as_strided(flat[view.offset :], view.shape, strides)
+
+
+def _aligned(size: int) -> Array:
+    memory = np.empty(size + ALIGNMENT, dtype=np.uint8)
+    start = -memory.ctypes.data % ALIGNMENT
+    return memory[start : start + size]

@@ -1,0 +1,86 @@
+"""Tensors over memory that is placed by hand: views of buffers, constants, fresh memory.
+
+The idea: where a Program says buffer, offset and strides, torch has storage and `as_strided`.
+This module does not know when anything runs.
+"""
+
+from collections.abc import Callable
+
+import torch
+
+from tilewright.program import CONSTANT, Buffer, Program, View
+
+Tensor = torch.Tensor
+Lens = Callable[[Tensor], Tensor]
+"""Makes the view that a library call or a caller asks for from the tensor of a whole buffer."""
+
+ALIGNMENT = 64
+CPU = torch.device("cpu")  # said each time: the caller may be in a `with torch.device(...)`
+
+# torch.empty_strided without its argument parsing, for CPU tensors: a third of the time.
+allocate: Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], Tensor] = (
+    torch._C._dynamo.guards._empty_strided_cpu  # type: ignore[attr-defined]
+)
+
+
+def torch_dtype(buffer: Buffer) -> torch.dtype:
+    """Return torch's element type for the buffer's."""
+    dtype = getattr(torch, buffer.dtype.torch_name)
+    assert isinstance(dtype, torch.dtype), f"torch has no dtype {buffer.dtype}"
+    return dtype
+
+
+def place_constants(program: Program) -> tuple[Tensor, dict[str, int]]:
+    """Return all constants in one piece of memory, and where each begins in it."""
+    offsets: dict[str, int] = {}
+    content = bytearray()
+    for buffer in program.buffers:
+        if buffer.kind == CONSTANT:
+            content += bytes(-len(content) % ALIGNMENT)
+            offsets[buffer.name] = len(content)
+            content += buffer.data
+    block = torch.empty(len(content), dtype=torch.uint8, device=CPU)
+    if content:
+        block.copy_(torch.frombuffer(content, dtype=torch.uint8))
+    return block, offsets
+
+
+def place(block: Tensor, buffer: Buffer, start: int, view: View) -> Tensor:
+    """Return the tensor of a view of a buffer that begins `start` bytes into a block of bytes."""
+    offset = start // buffer.dtype.bytes + view.offset
+    tensor = torch.empty(0, dtype=torch_dtype(buffer), device=CPU)
+    return tensor.set_(block.untyped_storage(), offset, view.shape, view.strides)
+
+
+class RememberedLens:
+    """Keeps the last view it made; it serves as long as the tensor's memory is where it was."""
+
+    def __init__(self, view: View, buffer: Buffer) -> None:
+        self.view = view
+        self.bytes = view.offset * buffer.dtype.bytes
+        self.made: Tensor | None = None
+
+    def __call__(self, tensor: Tensor) -> Tensor:
+        made = self.made
+        if made is None or made.data_ptr() != tensor.data_ptr() + self.bytes:
+            self.made = made = look(tensor.detach(), self.view)
+        return made
+
+
+def look(tensor: Tensor, view: View) -> Tensor:
+    return tensor.as_strided(view.shape, view.strides, tensor.storage_offset() + view.offset)
+
+
+def restride(tensor: Tensor, strides: tuple[int, ...]) -> Tensor:
+    """Return the tensor with those strides; dims of extent 1 need no copy."""
+    if matches(tensor, strides):
+        return tensor.as_strided(tensor.shape, strides, tensor.storage_offset())
+    return allocate(tuple(tensor.shape), strides, tensor.dtype).copy_(tensor)
+
+
+def matches(tensor: Tensor, strides: tuple[int, ...]) -> bool:
+    """Say whether elements lie as the strides say; those of dims of extent 1 mean nothing."""
+    if tensor.numel() == 0:
+        return True
+    found = zip(tensor.shape, tensor.stride(), strides, strict=True)
+    return all(theirs == ours or extent == 1 for extent, theirs, ours in found)

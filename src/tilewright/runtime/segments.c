@@ -1,0 +1,140 @@
+/* Runs the launches of one segment: on the calling thread, or on a team with barriers between. */
+
+typedef int Kernel(char **p, long part, long parts);
+/* Pointer i of a segment is at `offset` bytes from the start of buffer `buffer`. */
+typedef struct { long buffer, offset; } Place;
+/* A launch: its pointers begin at `first`; `barrier`: all before it must be complete. */
+typedef struct { Kernel *kernel; long first, parts, barrier; } Step;
+typedef struct {
+  void (*parallel)(void (*work)(void *), void *argument, unsigned threads, unsigned flags);
+  int (*size)(void), (*rank)(void);
+} Team;
+typedef struct { char **buffers; const Team *team; long threads; } Call;
+/* All that the threads of one run share; it lives on the caller's stack, so runs may overlap. */
+typedef struct {
+  const Step *steps;
+  long count;
+  char **pointers;
+  const Team *team;
+  long failure;                                 /* 256 * step + code of the first that failed */
+  _Alignas(64) int arrived;
+  _Alignas(64) int generation;                  /* also what sleepers sleep on */
+  int sleepers;
+} Run;
+
+#define NONE (-1L)
+#define SPIN_NANOSECONDS 20000
+
+#ifdef __linux__
+extern long syscall(long number, ...);
+#if defined(__x86_64__)
+#define FUTEX 202
+#elif defined(__aarch64__) || defined(__riscv)
+#define FUTEX 98
+#endif
+#endif
+extern int sched_yield(void);
+typedef struct { long seconds, nanoseconds; } Time;
+extern int clock_gettime(int clock, Time *time);
+
+static long now(void) {
+  Time time;
+  clock_gettime(1, &time);                      /* CLOCK_MONOTONIC */
+  return time.seconds * 1000000000L + time.nanoseconds;
+}
+
+static void pause_a_little(void) {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("yield");
+#endif
+}
+
+static void sleep_while(int *word, int value) {
+#ifdef FUTEX
+  syscall(FUTEX, word, 128, value, (void *)0);  /* FUTEX_WAIT_PRIVATE */
+#else
+  (void)word, (void)value;
+  sched_yield();
+#endif
+}
+
+static void wake_all(int *word) {
+#ifdef FUTEX
+  syscall(FUTEX, word, 129, 0x7fffffff);        /* FUTEX_WAKE_PRIVATE */
+#else
+  (void)word;
+#endif
+}
+
+static int passed(Run *run, int generation) {
+  return __atomic_load_n(&run->generation, __ATOMIC_SEQ_CST) != generation;
+}
+
+/* Wait until all `size` threads are here: spin a while, since most waits are short, then sleep. */
+static void meet(Run *run, int size) {
+  int generation = __atomic_load_n(&run->generation, __ATOMIC_SEQ_CST);
+  if (__atomic_add_fetch(&run->arrived, 1, __ATOMIC_SEQ_CST) == size) {
+    __atomic_store_n(&run->arrived, 0, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&run->generation, generation + 1, __ATOMIC_SEQ_CST);
+    if (__atomic_load_n(&run->sleepers, __ATOMIC_SEQ_CST)) wake_all(&run->generation);
+    return;
+  }
+  long start = now();
+  do {
+    for (int i = 0; i < 16; i++) {
+      if (passed(run, generation)) return;
+      pause_a_little();
+    }
+  } while (now() - start < SPIN_NANOSECONDS);
+  __atomic_add_fetch(&run->sleepers, 1, __ATOMIC_SEQ_CST);
+  while (!passed(run, generation)) sleep_while(&run->generation, generation);
+  __atomic_sub_fetch(&run->sleepers, 1, __ATOMIC_SEQ_CST);
+}
+
+/* Keep the failure of the earliest step, whichever thread is first to fail. */
+static void fail(Run *run, long step, int code) {
+  long failure = 256 * step + (code & 255);
+  long before = __atomic_load_n(&run->failure, __ATOMIC_SEQ_CST);
+  while (before == NONE || failure < before)
+    if (__atomic_compare_exchange_n(&run->failure, &before, failure, 0, __ATOMIC_SEQ_CST,
+                                    __ATOMIC_SEQ_CST))
+      return;
+}
+
+/* One thread's share: of each launch the parts from rank/size to (rank+1)/size of them.  A launch
+   of one part is thread 0's.  After a failure the threads still meet, but do nothing more. */
+static void share(Run *run, long rank, long size) {
+  for (long i = 0; i < run->count; i++) {
+    const Step *step = run->steps + i;
+    if (step->barrier && size > 1) meet(run, (int)size);
+    if (__atomic_load_n(&run->failure, __ATOMIC_RELAXED) != NONE) continue;
+    long parts = step->parts;
+    long part = parts == 1 ? rank : parts * rank / size;
+    long end = parts == 1 ? 1 : parts * (rank + 1) / size;
+    for (; part < end; part++) {
+      int code = step->kernel(run->pointers + step->first, part, parts);
+      if (code) fail(run, i, code);
+    }
+  }
+}
+
+static void work(void *argument) {
+  Run *run = argument;
+  /* The team may be smaller than asked for: only inside does it know its size. */
+  share(run, run->team->rank(), run->team->size());
+}
+
+/* Returns NONE, or 256 * step + code of the launch that failed. */
+long tilewright_run(const Step *steps, long count, const Place *places, long pointers, long wide,
+                    const Call *call) {
+  char *p[pointers + 1];
+  for (long i = 0; i < pointers; i++) p[i] = call->buffers[places[i].buffer] + places[i].offset;
+  Run run = {steps, count, p, call->team, NONE, 0, 0, 0};
+  if (wide && call->threads > 1 && call->team)
+    call->team->parallel(work, &run, (unsigned)call->threads, 0);
+  else
+    share(&run, 0, 1);
+  return run.failure;
+}

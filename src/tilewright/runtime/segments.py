@@ -1,0 +1,206 @@
+"""A Program's segments as native functions: tables in C, made from its launches, then compiled.
+
+The idea: a segment is data (which kernel, which pointers, how many parts, whether all before must
+be complete first) that one C function, `segments.c`, goes through; so a segment of a thousand
+launches compiles at once.  A barrier stands only where a launch touches memory that another one
+since the last barrier has written, or writes what it reads.
+This module does not know where buffers are when it runs: their addresses come with each call.
+"""
+
+import ctypes
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tilewright.base.errors import IndexRangeError, IntegerDivisionError
+from tilewright.program import (
+    ARENA,
+    KERNEL_ERRORS,
+    OUT_OF_MEMORY,
+    ZERO_DIVISION,
+    Buffer,
+    Launch,
+    Program,
+    Segment,
+    View,
+    reach,
+    steps,
+)
+from tilewright.runtime.threads import Team
+from tilewright.runtime.toolchain import Toolchain, build, find_toolchain
+
+RUNNER = Path(__file__).with_name("segments.c")
+NONE = -1
+"""What a native segment returns when nothing failed."""
+
+TABLES = "the tables of a program"
+DECLARATIONS = """\
+typedef int Kernel(char **p, long part, long parts);
+typedef struct { long buffer, offset; } Place;
+typedef struct { Kernel *kernel; long first, parts, barrier; } Step;
+typedef struct Call Call;
+extern long tilewright_run(const Step *, long, const Place *, long, long, const Call *);
+"""
+
+
+class Call(ctypes.Structure):
+    """What a native segment takes; it mirrors `Call` in `segments.c`."""
+
+    _fields_ = (
+        ("buffers", ctypes.c_void_p),
+        ("team", ctypes.POINTER(Team)),
+        ("threads", ctypes.c_long),
+    )
+
+
+NativeSegment = Callable[[int], int]
+"""Takes the address of a `Call`; returns NONE, or 256 * launch + code of the one that failed."""
+
+
+def build_segments(program: Program, toolchain: Toolchain | None) -> tuple[NativeSegment, ...]:
+    """Compile and load the segments, in order; their calls count buffers in the program's order.
+
+    Without launches nothing is compiled, and without a toolchain given the system's is found.
+    """
+    segments = [item for item in program.instructions if isinstance(item, Segment)]
+    if not any(segment.launches for segment in segments):
+        return tuple(_nothing for _ in segments)
+    texts = {f"kernel {kernel.name}": kernel.text for kernel in program.kernels}
+    texts[TABLES] = tables(program)
+    texts[RUNNER.name] = RUNNER.read_text(encoding="utf-8")
+    library = build(toolchain or find_toolchain(), texts)
+    return tuple(_function(library, i) for i in range(len(segments)))
+
+
+def _nothing(_: int) -> int:
+    return NONE
+
+
+def _function(library: ctypes.CDLL, number: int) -> NativeSegment:
+    function = library[f"tilewright_segment_{number}"]
+    function.argtypes = (ctypes.c_void_p,)
+    function.restype = ctypes.c_long
+    # The library lives as long as its functions are held.
+    function.library = library  # type: ignore[attr-defined]
+    return function
+
+
+def failure(segment: Segment, outcome: int) -> Exception:
+    """Return the error for what a native segment returned."""
+    launch, code = segment.launches[outcome >> 8], outcome & 255
+    assert code in KERNEL_ERRORS, f"kernel {launch.kernel} returned {code}, which means nothing"
+    operands = ", ".join(view.buffer for view in launch.inputs)
+    if code == OUT_OF_MEMORY:
+        return MemoryError(KERNEL_ERRORS[code])
+    if code == ZERO_DIVISION:
+        return IntegerDivisionError(
+            KERNEL_ERRORS[code],
+            expected="divisors other than 0",
+            found=f"0, in a kernel that reads {operands}",
+            where=launch.origin,
+            mend="replace zeros first, or divide floating numbers",
+        )
+    return IndexRangeError(
+        KERNEL_ERRORS[code],
+        expected="every index that is read from a tensor to point into the other",
+        found=f"one that does not, in a kernel that reads {operands}",
+        where=launch.origin,
+        mend="look for a token id beyond the vocabulary or a label beyond the classes",
+    )
+
+
+def is_wide(program: Program) -> bool:
+    """Say whether any launch is worth more than one thread."""
+    return any(isinstance(step, Launch) and step.parts > 1 for step in steps(program))
+
+
+def tables(program: Program) -> str:
+    """Return the C text of the tables that say what each segment does."""
+    segments = [item for item in program.instructions if isinstance(item, Segment)]
+    used = {launch.kernel for segment in segments for launch in segment.launches}
+    lines = [DECLARATIONS]
+    lines += [f"extern Kernel {kernel.name};" for kernel in program.kernels if kernel.name in used]
+    numbers = {buffer.name: i for i, buffer in enumerate(program.buffers)}
+    buffers = {buffer.name: buffer for buffer in program.buffers}
+    for number, segment in enumerate(segments):
+        lines += _tables_of(segment.launches, number, numbers, buffers)
+    return "\n".join(lines) + "\n"
+
+
+def _tables_of(
+    launches: Sequence[Launch],
+    number: int,
+    numbers: dict[str, int],
+    buffers: dict[str, Buffer],
+) -> list[str]:
+    places: list[str] = []
+    rows: list[str] = []
+    needed = barriers(launches, buffers)
+    for launch, barrier in zip(launches, needed, strict=True):
+        first = len(places)
+        for view in launch.views:
+            offset = view.offset * buffers[view.buffer].dtype.bytes
+            places.append(f"{{{numbers[view.buffer]}, {offset}}}")
+        rows.append(f"{{{launch.kernel}, {first}, {launch.parts}, {int(barrier)}}}")
+    wide = int(any(launch.parts > 1 for launch in launches))
+    counts = f"{len(rows)}, places, {len(places)}, {wide}"
+    # C has no empty arrays: each ends with an entry that no count includes.
+    return [
+        f'__attribute__((visibility("default"))) long tilewright_segment_{number}'
+        "(const Call *call) {",
+        f"  static const Place places[] = {{{', '.join([*places, '{0, 0}'])}}};",
+        f"  static const Step steps[] = {{{', '.join([*rows, '{0, 0, 0, 0}'])}}};",
+        f"  return tilewright_run(steps, {counts}, call);",
+        "}",
+    ]
+
+
+# ---- barriers -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """Bytes of a buffer, or of the arena (space ""), and whether one thread alone touches them."""
+
+    space: str
+    low: int
+    high: int
+    alone: bool
+
+    def meets(self, other: "_Span") -> bool:
+        overlap = self.low < other.high and other.low < self.high
+        return self.space == other.space and overlap and not (self.alone and other.alone)
+
+
+def barriers(launches: Sequence[Launch], buffers: dict[str, Buffer]) -> list[bool]:
+    """Return for each launch whether all launches before it must be complete first.
+
+    Launches of one part are all thread 0's, so their order among themselves needs none.
+    """
+    needed = []
+    read: list[_Span] = []
+    written: list[_Span] = []
+    for launch in launches:
+        reads = [_span(view, buffers, launch) for view in launch.inputs]
+        writes = [_span(view, buffers, launch) for view in launch.outputs]
+        barrier = _meet(reads, written) or _meet(writes, written) or _meet(writes, read)
+        if barrier:
+            read, written = [], []
+        read += reads
+        written += writes
+        needed.append(barrier)
+    return needed
+
+
+def _meet(ours: list[_Span], others: list[_Span]) -> bool:
+    return any(one.meets(other) for one in ours for other in others)
+
+
+def _span(view: View, buffers: dict[str, Buffer], launch: Launch) -> _Span:
+    buffer = buffers[view.buffer]
+    low, high = (
+        (view.offset + end) * buffer.dtype.bytes for end in reach(view.shape, view.strides)
+    )
+    if buffer.kind == ARENA:
+        return _Span("", low + buffer.offset, high + buffer.offset, launch.parts == 1)
+    return _Span(buffer.name, low, high, launch.parts == 1)

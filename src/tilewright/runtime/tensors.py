@@ -1,0 +1,385 @@
+"""Running a Program on torch tensors: one context is the memory of one run at a time.
+
+The idea: everything that stays from run to run (the arena, tensors over it, which arguments a
+library call takes) is made once, when the context is; a run only puts in what changes: the
+addresses of inputs and fresh outputs, and the tensors that library calls return.
+This module does not know how contexts are shared among runs (`executable`).
+"""
+
+import array
+import ctypes
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from tilewright.base.errors import (
+    IndexRangeError,
+    LibraryCallError,
+    MutationError,
+)
+from tilewright.program import (
+    ARENA,
+    CONSTANT,
+    LIBRARY,
+    OUTPUT,
+    Buffer,
+    LibraryCall,
+    Program,
+    Segment,
+    View,
+    whole,
+)
+from tilewright.runtime.admission import Admission
+from tilewright.runtime.library import Operator, bind, bind_gradient, leaves, resolve
+from tilewright.runtime.placement import (
+    ALIGNMENT,
+    CPU,
+    Lens,
+    RememberedLens,
+    allocate,
+    look,
+    place,
+    place_constants,
+    restride,
+    torch_dtype,
+)
+from tilewright.runtime.segments import NONE, Call, NativeSegment, failure, is_wide
+from tilewright.runtime.threads import find_team, thread_count
+
+Tensor = torch.Tensor
+Step = Callable[[], None]
+
+# Inputs of these roles are the same tensors run after run: views of them are worth keeping.
+LASTING = ("parameter", "buffer", "state")
+
+
+class TensorPlan:
+    """What all contexts of a Program share: operators found, constants in place."""
+
+    def __init__(self, program: Program, segments: Sequence[NativeSegment]) -> None:
+        self.program = program
+        self.segments = tuple(segments)
+        self.buffers = {buffer.name: buffer for buffer in program.buffers}
+        self.numbers = {buffer.name: i for i, buffer in enumerate(program.buffers)}
+        self.operators: dict[int, Operator] = {
+            i: resolve(item)
+            for i, item in enumerate(program.instructions)
+            if isinstance(item, LibraryCall)
+        }
+        self.admission = Admission(program)
+        self.inputs = self.admission.inputs
+        self.lasting = {item.buffer for item in program.inputs if item.role.kind in LASTING}
+        self.wide = is_wide(program)
+        self.gradients = any(
+            isinstance(item, LibraryCall) and item.vjp is not None for item in program.instructions
+        )
+        with torch.inference_mode(mode=False):
+            self.constants, self.constant_offsets = place_constants(program)
+        self.last_uses = _last_uses(program)
+
+
+class TensorContext:
+    """The memory of one run, and the steps bound to it.  One run at a time may use it."""
+
+    def __init__(self, plan: TensorPlan) -> None:
+        with torch.inference_mode(mode=False):
+            program = plan.program
+            self.plan = plan
+            self.admission = plan.admission
+            self.slots: list[Any] = [None] * len(program.buffers)
+            self.blank = tuple(self.slots)
+            self.arena = torch.empty(program.arena_bytes, dtype=torch.uint8, device=CPU)
+            # Where each buffer begins, as C reads it.
+            self.addresses = array.array("Q", [0] * (len(program.buffers) + 1))
+            self.call = Call(self.addresses.buffer_info()[0], None, 1)
+            team = find_team()
+            if plan.wide and team is not None:
+                self.call.team = ctypes.pointer(team)
+            self._place_lasting()
+            self.fresh = tuple(
+                (plan.numbers[b.name], b.shape, b.strides, torch_dtype(b))
+                for b in program.buffers
+                if b.kind == OUTPUT
+            )
+            self.steps = tuple(self._steps())
+            self.results = tuple(self._lens(view, lasting=False) for view in program.outputs)
+            self.taken = tuple(wanted.number for wanted in plan.inputs)
+            self.updated = tuple(plan.numbers[name] for name in program.updates)
+            self.wide = plan.wide
+            # For `_keep_apart`: bytes of each input, whether it is updated, where it was last time.
+            self.sizes = np.array(
+                [program.buffers[number].bytes for number in self.taken], np.int64
+            )
+            self.writes = np.array([wanted.updated for wanted in plan.inputs], np.bool_)
+            self.apart = np.full(len(self.taken), -1)
+
+    # ---- a run ----------------------------------------------------------------------------------
+
+    def run(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Return the outputs for the inputs, which must be CPU tensors; write the updates."""
+        plan = self.plan
+        if not plan.operators:
+            return self._run(inputs)
+        if torch.is_inference_mode_enabled() or torch.is_autocast_enabled("cpu"):
+            # Gradients cannot be taken in inference mode; all else stays as the caller has it.
+            inference = torch.is_inference_mode_enabled() and not plan.gradients
+            with (
+                torch.autocast("cpu", enabled=False),
+                torch.inference_mode(mode=inference),
+                torch.no_grad(),
+            ):
+                return self._run(inputs)
+        before = torch.is_grad_enabled()
+        torch._C._set_grad_enabled(False)
+        try:
+            return self._run(inputs)
+        finally:
+            torch._C._set_grad_enabled(before)
+
+    def _run(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        slots, addresses = self.slots, self.addresses
+        written_back: list[tuple[Tensor, Tensor]] = []
+        try:
+            if len(inputs) != len(self.taken) or not self.admission.known(*inputs):
+                inputs = self.admission.admit(inputs, written_back)
+            for number, tensor in zip(self.taken, inputs, strict=True):
+                slots[number] = tensor
+                addresses[number] = tensor.data_ptr()
+            for number, shape, strides, dtype in self.fresh:
+                slots[number] = tensor = allocate(shape, strides, dtype)
+                addresses[number] = tensor.data_ptr()
+            if self.wide:
+                self.call.threads = thread_count()
+            if self.updated:
+                self._keep_apart()
+            for step in self.steps:
+                step()
+            if self.updated:
+                self._record_updates(written_back)
+            return tuple([slots[k] if lens is None else lens(slots[k]) for k, lens in self.results])
+        finally:
+            slots[:] = self.blank
+
+    def _keep_apart(self) -> None:
+        """Refuse inputs that share memory with one that is updated; look only at what has moved."""
+        where = np.array([self.addresses[number] for number in self.taken], dtype=np.int64)
+        moved = np.flatnonzero(where != self.apart)
+        if not moved.size:
+            return
+        ends = where + self.sizes
+        for k in moved:
+            shared = (where < ends[k]) & (where[k] < ends) & (self.writes | self.writes[k])
+            shared[k] = False
+            if shared.any():
+                names = [self.admission.inputs[i].name for i in (int(shared.argmax()), int(k))]
+                raise MutationError(
+                    f"inputs {' and '.join(names)} share memory, and one of them is updated",
+                    expected="each updated input to have its memory to itself",
+                    mend="pass a clone of one of them",
+                )
+        self.apart = where
+
+    def _record_updates(self, written_back: list[tuple[Tensor, Tensor]]) -> None:
+        """Let autograd know which inputs are not what they were; fill those that were copied."""
+        for given, tensor in written_back:
+            with torch.no_grad():
+                given.copy_(tensor)
+        tensors = [self.slots[number] for number in self.updated]
+        torch._C._increment_version([t for t in tensors if not t.is_inference()])
+
+    # ---- binding --------------------------------------------------------------------------------
+
+    def _place_lasting(self) -> None:
+        """Enter the addresses that stay: arena and constants."""
+        plan = self.plan
+        arena, constants = self.arena.data_ptr(), plan.constants.data_ptr()
+        assert arena % ALIGNMENT == 0 and constants % ALIGNMENT == 0, "torch aligns to 64 bytes"
+        for number, buffer in enumerate(plan.program.buffers):
+            if buffer.kind == ARENA:
+                self.addresses[number] = arena + buffer.offset
+            elif buffer.kind == CONSTANT:
+                self.addresses[number] = constants + plan.constant_offsets[buffer.name]
+
+    def _steps(self) -> list[Step]:
+        bound: list[Step] = []
+        segments = iter(self.plan.segments)
+        for i, item in enumerate(self.plan.program.instructions):
+            if isinstance(item, Segment):
+                bound.append(self._segment_step(item, next(segments)))
+            else:
+                bound.append(self._library_step(item, self.plan.operators[i]))
+            dropped = tuple(self.plan.last_uses.get(i, ()))
+            if dropped:
+                bound.append(self._drop_step(dropped))
+        return bound
+
+    def _segment_step(self, segment: Segment, function: NativeSegment) -> Step:
+        address = ctypes.addressof(self.call)
+
+        def step() -> None:
+            outcome = function(address)
+            if outcome != NONE:
+                raise failure(segment, outcome)
+
+        return step
+
+    def _drop_step(self, dropped: tuple[int, ...]) -> Step:
+        slots = self.slots
+
+        def step() -> None:
+            for number in dropped:
+                slots[number] = None
+
+        return step
+
+    def _library_step(self, call: LibraryCall, operator: Operator) -> Step:
+        views = (*call.inputs, *call.outputs) if operator.outs else call.inputs
+        written = range(len(call.inputs), len(views))
+        operands: list[Tensor | None] = [self._fixed(view) for view in views]
+        moving = [
+            (place, *self._lens(view, lasting=place not in written))
+            for place, view in enumerate(views)
+            if operands[place] is None
+        ]
+        slots = self.slots
+        binding = bind_gradient if call.vjp else bind
+        run = binding(operator, call, operands)
+        finish = self._finish(call, operator, operands)
+
+        def step() -> None:
+            try:
+                for place, number, lens in moving:
+                    tensor = slots[number]
+                    operands[place] = tensor if lens is None else lens(tensor)
+                finish(run())
+            except LibraryCallError:
+                raise
+            except IndexError as reason:
+                raise IndexRangeError(str(reason), where=call.origin) from reason
+            except Exception as reason:
+                summary = f"{call.target} failed: {reason}"
+                raise LibraryCallError(summary, where=call.origin) from reason
+            finally:
+                for place, _, _ in moving:
+                    operands[place] = None
+
+        return step
+
+    def _fixed(self, view: View) -> Tensor | None:
+        """Return the tensor of a view of memory that stays, or None."""
+        buffer = self.plan.buffers[view.buffer]
+        if buffer.kind == ARENA:
+            block, start = self.arena, buffer.offset
+        elif buffer.kind == CONSTANT:
+            block, start = self.plan.constants, self.plan.constant_offsets[buffer.name]
+        else:
+            return None
+        return place(block, buffer, start, view)
+
+    def _lens(self, view: View, *, lasting: bool) -> tuple[int, Lens | None]:
+        """Return the number of the view's buffer, and how its tensor becomes the view's."""
+        buffer = self.plan.buffers[view.buffer]
+        number = self.plan.numbers[view.buffer]
+        if view == whole(buffer):
+            return number, None
+        if lasting and view.buffer in self.plan.lasting:
+            return number, RememberedLens(view, buffer)
+        return number, lambda tensor: look(tensor, view)
+
+    def _finish(
+        self, call: LibraryCall, operator: Operator, operands: list[Tensor | None]
+    ) -> Callable[[Any], None]:
+        """Return what puts the results of a call where they belong."""
+        if operator.outs:
+            return _check_outs(call, operands)
+        picks = []
+        for i, view in enumerate(call.outputs):
+            position = i if call.vjp else call.results[i]
+            buffer = self.plan.buffers[view.buffer]
+            picks.append((position, view, buffer, self._fixed(view)))
+        slots, addresses, numbers = self.slots, self.addresses, self.plan.numbers
+
+        def finish(result: Any) -> None:
+            results = leaves(result)
+            for position, view, buffer, fixed in picks:
+                found = _checked(results, position, view, buffer, call)
+                number = numbers[view.buffer]
+                if buffer.kind == LIBRARY:
+                    if operator.may_alias and self._is_borrowed(found, call, operands):
+                        found = found.clone(memory_format=torch.preserve_format)
+                    if found.stride() != view.strides:
+                        found = restride(found, view.strides)
+                    slots[number] = found
+                    addresses[number] = found.data_ptr()
+                elif fixed is not None:
+                    fixed.copy_(found)
+                else:
+                    look(slots[number], view).copy_(found)
+
+        return finish
+
+    def _is_borrowed(self, found: Tensor, call: LibraryCall, operands: list[Tensor | None]) -> bool:
+        """Say whether a result lies in memory that this run will reuse, or that the caller owns."""
+        storage = found.untyped_storage()._cdata
+        return any(
+            operand is not None
+            and self.plan.buffers[view.buffer].kind != LIBRARY
+            and operand.untyped_storage()._cdata == storage
+            for view, operand in zip(call.inputs, operands, strict=False)
+        )
+
+
+def _check_outs(call: LibraryCall, operands: list[Tensor | None]) -> Callable[[Any], None]:
+    """Return what makes sure, once, that a call's outputs were of the right shape."""
+    checked = False
+
+    def finish(_: Any) -> None:
+        nonlocal checked
+        if checked:
+            return
+        for tensor, view in zip(operands[len(call.inputs) :], call.outputs, strict=True):
+            assert tensor is not None and tensor.shape == view.shape, (
+                f"{call.target} resized its output to {tensor if tensor is None else tensor.shape}"
+            )
+        checked = True
+
+    return finish
+
+
+def _checked(
+    results: list[Any], position: int, view: View, buffer: Buffer, call: LibraryCall
+) -> Tensor:
+    found = results[position] if position < len(results) else None
+    if (
+        not isinstance(found, Tensor)
+        or found.shape != view.shape
+        or found.dtype is not torch_dtype(buffer)
+    ):
+        shown = f"{found.dtype}{list(found.shape)}" if isinstance(found, Tensor) else repr(found)
+        raise LibraryCallError(
+            f"result {position} of {call.target} is not what was compiled for",
+            expected=f"{torch_dtype(buffer)}{list(view.shape)}",
+            found=shown,
+            where=call.origin,
+        )
+    return found
+
+
+def _last_uses(program: Program) -> dict[int, list[int]]:
+    """Return by instruction the numbers of the library buffers that are not needed after it."""
+    kept = {view.buffer for view in program.outputs}
+    numbers = {buffer.name: i for i, buffer in enumerate(program.buffers)}
+    kinds = {buffer.name: buffer.kind for buffer in program.buffers}
+    last: dict[str, int] = {}
+    for i, item in enumerate(program.instructions):
+        group = item.launches if isinstance(item, Segment) else (item,)
+        for step in group:
+            for view in (*step.inputs, *step.outputs):
+                last[view.buffer] = i
+    found: dict[int, list[int]] = {}
+    for name, i in last.items():
+        if kinds[name] == LIBRARY and name not in kept:
+            found.setdefault(i, []).append(numbers[name])
+    return found

@@ -1,0 +1,256 @@
+"""C text to a loaded library: find a C compiler, compile each text once per machine, link, load.
+
+The idea: an object is known by the sha256 of its text, the compiler, the flags and the processor,
+so that it is compiled once and found by every later Program that shares the kernel; the texts that
+are new are compiled side by side, one process a core.
+This module does not know what the C computes; it alone reads the environment (CC, TILEWRIGHT_CACHE,
+XDG_CACHE_HOME).
+"""
+
+import ctypes
+import functools
+import hashlib
+import importlib.util
+import os
+import platform
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from tilewright.base.errors import ToolchainError
+from tilewright.runtime.cache import Cache
+
+FLAGS = (
+    "-std=gnu11",
+    "-O3",
+    "-march=native",
+    "-fPIC",
+    "-fvisibility=hidden",
+    # Nothing reads errno or floating-point traps.  NaN, infinities and signed zeros stay as the
+    # text says, and so does rounding: a product and a sum are fused only where the text says fma.
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-ffp-contract=off",
+    "-fopenmp-simd",
+    # Integers wrap as torch's do; vectors are read from memory declared as scalars.
+    "-fwrapv",
+    "-fno-strict-aliasing",
+    "-w",
+)
+LINK_FLAGS = ("-shared", "-fPIC", "-Wl,-Bsymbolic", "-Wl,-z,now")
+LIBRARIES = ("-lm",)
+NAMES = ("cc", "gcc", "clang")
+INSTALL = "install gcc or clang (or `pip install ziglang`), or set CC to a C compiler"
+CAUSE = re.compile(r":(\d+):(?:\d+:)? (?:fatal )?error: (.*)")
+CACHE_FORMAT = "1"
+
+
+@dataclass(frozen=True, slots=True)
+class Toolchain:
+    """A C compiler: how it is called, what it says it is, its flags, and where its work is kept."""
+
+    command: tuple[str, ...]
+    identity: str
+    flags: tuple[str, ...]
+    cache: Cache
+
+    def key(self, *parts: str) -> str:
+        """Return the cache key of what this compiler makes from the parts."""
+        total = hashlib.sha256()
+        for part in (CACHE_FORMAT, *self.command, self.identity, *self.flags, processor(), *parts):
+            total.update(f"{len(part)}:".encode())
+            total.update(part.encode("utf-8", "surrogateescape"))
+        return total.hexdigest()
+
+
+def find_toolchain() -> Toolchain:
+    """Return the compiler that CC names, else cc, gcc, clang or the ziglang wheel's."""
+    return _toolchain(
+        os.environ.get("CC", ""),
+        os.environ.get("PATH", ""),
+        str(cache_folder()),
+    )
+
+
+def cache_folder() -> Path:
+    """Return TILEWRIGHT_CACHE, else the folder `tilewright` where the user's caches are."""
+    chosen = os.environ.get("TILEWRIGHT_CACHE", "")
+    if chosen:
+        return Path(chosen)
+    caches = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(caches) if caches else Path("~/.cache").expanduser()) / "tilewright"
+
+
+def build(toolchain: Toolchain, texts: Mapping[str, str]) -> ctypes.CDLL:
+    """Return a library made from the C texts, compiling those that no cache has."""
+    keys = {name: toolchain.key("object", text) for name, text in texts.items()}
+    key = toolchain.key("library", *LINK_FLAGS, *LIBRARIES, *keys.values())
+    library = toolchain.cache.get(key)
+    with tempfile.TemporaryDirectory(prefix="tilewright-") as folder:
+        if library is None:
+            objects = _objects(toolchain, texts, keys, Path(folder))
+            library = _link(toolchain, objects, Path(folder))
+            toolchain.cache.put(key, library)
+        return _load(library, Path(folder))
+
+
+# ---- finding ------------------------------------------------------------------------------------
+
+
+@functools.lru_cache
+def _toolchain(cc: str, path: str, cache: str) -> Toolchain:
+    command = shlex.split(cc) if cc.strip() else _first_compiler(path)
+    identity = _identity(command)
+    flags = (*FLAGS, "-fno-sanitize=undefined") if "ziglang" in command else FLAGS
+    return Toolchain(tuple(command), identity, flags, Cache(Path(cache)))
+
+
+def _first_compiler(path: str) -> list[str]:
+    for name in NAMES:
+        found = shutil.which(name, path=path)
+        if found:
+            return [found]
+    if importlib.util.find_spec("ziglang"):
+        return [sys.executable, "-m", "ziglang", "cc"]
+    raise ToolchainError(
+        "there is no C compiler",
+        expected="CC, or one of " + ", ".join(NAMES) + ", or the ziglang package",
+        found="none of them",
+        mend=INSTALL,
+    )
+
+
+def _identity(command: Sequence[str]) -> str:
+    """Return what the compiler says of itself."""
+    try:
+        done = subprocess.run(
+            [*command, "--version"], capture_output=True, text=True, check=True, errors="replace"
+        )
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise ToolchainError(
+            "the C compiler does not run",
+            expected=f"`{shlex.join(command)} --version` to succeed",
+            found=str(error),
+            mend=INSTALL,
+        ) from error
+    return done.stdout
+
+
+@functools.lru_cache
+def processor() -> str:
+    """Return the name and the abilities of the processor, as far as the system tells."""
+    told = [platform.machine()]
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").split("\n")
+    except OSError:
+        return f"{told[0]} {platform.processor()}"
+    for wanted in ("model name", "flags", "Features"):
+        told += [line for line in lines if line.startswith(wanted)][:1]
+    return "\n".join(told)
+
+
+# ---- compiling ----------------------------------------------------------------------------------
+
+
+def _objects(
+    toolchain: Toolchain, texts: Mapping[str, str], keys: Mapping[str, str], folder: Path
+) -> list[Path]:
+    """Put an object file for each text into the folder; return them in order."""
+    places = {name: folder / f"{i}.o" for i, name in enumerate(texts)}
+    missing = []
+    for name, place in places.items():
+        entry = toolchain.cache.get(keys[name])
+        if entry is None:
+            missing.append(name)
+        else:
+            place.write_bytes(entry)
+    with ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as pool:
+        jobs = [
+            pool.submit(_compile, toolchain, name, texts[name], places[name]) for name in missing
+        ]
+        for name, job in zip(missing, jobs, strict=True):
+            job.result()
+            toolchain.cache.put(keys[name], places[name].read_bytes())
+    return list(places.values())
+
+
+def _compile(toolchain: Toolchain, name: str, text: str, place: Path) -> None:
+    source = place.with_suffix(".c")
+    source.write_text(text, encoding="utf-8")
+    done = _run(toolchain, [*toolchain.flags, "-c", source.name, "-o", place.name], place.parent)
+    if done.returncode:
+        raise _compile_error(toolchain, name, text, done.stderr)
+
+
+def _compile_error(toolchain: Toolchain, name: str, text: str, said: str) -> ToolchainError:
+    match = CAUSE.search(said)
+    if match is None:
+        return ToolchainError(
+            f"the C compiler fails on {name}",
+            found=said.strip()[:2000],
+            known=toolchain.identity.split("\n")[0],
+        )
+    number = int(match.group(1))
+    lines = text.split("\n")
+    code = lines[number - 1].strip() if 0 < number <= len(lines) else ""
+    return ToolchainError(
+        f"the C compiler refuses {name}",
+        found=match.group(2),
+        known=toolchain.identity.split("\n")[0],
+        where=f"line {number} of {name}   {code}",
+    )
+
+
+def _link(toolchain: Toolchain, objects: Sequence[Path], folder: Path) -> bytes:
+    # The names go through a file: there may be more of them than a command line takes.
+    (folder / "objects").write_text("\n".join(item.name for item in objects), encoding="utf-8")
+    arguments = [*LINK_FLAGS, "-o", "linked.so", "@objects", *LIBRARIES]
+    done = _run(toolchain, arguments, folder)
+    if done.returncode:
+        raise ToolchainError(
+            "the linker refuses the kernels of a program",
+            found=done.stderr.strip()[:2000],
+            known=toolchain.identity.split("\n")[0],
+        )
+    return (folder / "linked.so").read_bytes()
+
+
+def _run(
+    toolchain: Toolchain, arguments: Sequence[str], folder: Path
+) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(
+            [*toolchain.command, *arguments],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+    except OSError as error:
+        raise ToolchainError(
+            "the C compiler does not run",
+            expected=f"`{shlex.join(toolchain.command)}` to start",
+            found=str(error),
+            mend=INSTALL,
+        ) from error
+
+
+def _load(library: bytes, folder: Path) -> ctypes.CDLL:
+    place = folder / "program.so"
+    place.write_bytes(library)
+    try:
+        return ctypes.CDLL(str(place))
+    except OSError as error:
+        raise ToolchainError(
+            "the kernels of a program cannot be loaded",
+            found=str(error),
+            mend="set TMPDIR to a folder whose files may be executed",
+        ) from error

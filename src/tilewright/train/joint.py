@@ -1,0 +1,216 @@
+"""One training step as one graph: forward, loss, gradient, clipping and the optimizer's update.
+
+The idea: everything a step changes (parameters, optimizer state, buffers) is an update of an input,
+so the whole step is a function that any pass may rearrange::
+
+    graph(batch, parameters)   -->   graph(batch, parameters, rates, steps, state) : loss, updates
+
+What a schedule moves (learning rates, momenta) and step counts are inputs of rank 0.
+
+This module does not know torch, nor where state lives.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tilewright.autodiff import reverse
+from tilewright.base.dtypes import F32, F64
+from tilewright.graph.build import Builder, prune
+from tilewright.graph.ir import Attr, Graph, Role, TensorType, Value
+from tilewright.ops import emit
+from tilewright.ops.operator import write
+from tilewright.train.chance import seed_masks
+
+RULES = ("sgd", "adamw")  # operators of the optimizers' page
+Rate = tuple[int, str]  # the number of a group, and the name of a setting
+CLIP_GUARD = 1e-6  # added to the norm before dividing by it, as torch does
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """How one parameter is moved.
+
+    parameter: the name of its input.  rule: an operator of the optimizers' page, with its attrs.
+    group: the number of the parameter group.  moving: settings of the group that are inputs: the
+    learning rate first; the others are attributes of the rule that are None.  slots: names of its
+    state tensors, of the parameter's own type.  clock: parameters of one number have made the same
+    number of steps; None where the rule does not count.  begins: its momentum begins with this
+    step, as torch lets it: with the gradient, whatever the dampening.
+    """
+
+    parameter: str
+    rule: str
+    attrs: tuple[tuple[str, Attr], ...]
+    group: int
+    moving: tuple[str, ...] = ("lr",)
+    slots: tuple[str, ...] = ()
+    clock: int | None = None
+    begins: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """The graph of a step, and what its inputs are after those of the forward graph.
+
+    moved: the updates of parameters that have a gradient, in order.  rates: settings that are
+    inputs, by group and name, in order.  clocks: likewise for step counts.  Inputs follow as: seed
+    (if the graph has one), rates, clocks, then for each update its slots.
+    """
+
+    graph: Graph
+    moved: tuple[Update, ...]
+    rates: tuple[Rate, ...]
+    clocks: tuple[int, ...]
+
+
+def training_graph(
+    forward: Graph, updates: Sequence[Update], *, clip_norm: float | None = None
+) -> Training:
+    """Extend a graph whose first output is the loss by its gradient and the optimizer's updates.
+
+    Parameters that the loss does not depend on are left alone.
+    """
+    joint = reverse(seed_masks(forward), [u.parameter for u in updates], of=[0], ones=True)
+    builder = Builder.extending(joint.graph)
+    found = {
+        update.parameter: joint.graph.outputs[at]
+        for update, at in zip(updates, joint.gradients, strict=True)
+        if at is not None
+    }
+    moved = tuple(update for update in updates if update.parameter in found)
+    if clip_norm is not None and found:
+        found = _clip(builder, found, clip_norm)
+    scalars = _Scalars.of(builder, moved)
+    outputs = list(joint.graph.outputs[: len(forward.outputs)])
+    pairs = list(joint.graph.updates)
+    values = {value.name: value for value in joint.graph.inputs}
+    for update in moved:
+        targets, results = _move(builder, update, values, found, scalars)
+        for target, result in zip(targets, results, strict=True):
+            pairs.append((target.name, len(outputs)))
+            outputs.append(result)
+    graph = prune(builder.finish(outputs, pairs))
+    return Training(graph, moved, tuple(scalars.rates), tuple(scalars.clocks))
+
+
+def without_updates(graph: Graph) -> Graph:
+    """Return a step's graph up to the gradients that the optimizer is given.
+
+    What comes after cannot be judged by comparing: AdamW's first step makes the rounding of a small
+    gradient as large as the gradient.
+    """
+    moving = [node for node in graph.nodes if node.op in RULES]
+    moved = {value.name for node in moving for value in node.outputs}
+    kept = [value for value in graph.outputs if value.name not in moved]
+    gradients = [node.inputs[1] for node in moving]
+    return prune(replace(graph, outputs=(*kept, *gradients), updates=()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Scalars:
+    """Inputs of rank 0: what a schedule moves, by group; the step that each clock comes to."""
+
+    rates: Mapping[Rate, Value]
+    clocks: Mapping[int, Value]
+
+    @staticmethod
+    def of(builder: Builder, moved: Sequence[Update]) -> "_Scalars":
+        wanted = {(update.group, name): None for update in moved for name in update.moving}
+        rates = {
+            (group, name): builder.input(
+                f"{name}_{group}",
+                TensorType((), F64),
+                Role("state", f"param_groups[{group}].{name}"),
+            )
+            for group, name in wanted
+        }
+        steps = {
+            clock: builder.input(f"step_{clock}", TensorType((), F32), Role("state", "step"))
+            for clock in sorted({u.clock for u in moved if u.clock is not None})
+        }
+        clocks = {
+            clock: write(builder, "y[] = f64(s[]) + 1", s=step, dtype=F64, name="this_step")
+            for clock, step in steps.items()
+        }
+        return _Scalars(rates, clocks)
+
+
+def _move(
+    builder: Builder,
+    update: Update,
+    values: Mapping[str, Value],
+    gradients: Mapping[str, Value],
+    scalars: _Scalars,
+) -> tuple[list[Value], tuple[Value, ...]]:
+    """Add one parameter's update; returns the inputs that it replaces and what by."""
+    parameter = values[update.parameter]
+    rates = [scalars.rates[update.group, name] for name in update.moving]
+    source = _source(builder, parameter)
+    slots = [
+        builder.input(f"{slot}_{parameter.name}", parameter.type, Role("state", f"{source}.{slot}"))
+        for slot in update.slots
+    ]
+    clock = []
+    if update.clock is None:
+        # Rounded once: products with them stay in the parameter's own type.
+        dtype = parameter.type.dtype.compute
+        body = f"y[] = {dtype.name}(r[])"
+        rates = [write(builder, body, r=rate, dtype=dtype, name="rate") for rate in rates]
+    else:
+        clock = [scalars.clocks[update.clock]]
+    operands = [parameter, gradients[parameter.name], rates[0], *clock, *slots, *rates[1:]]
+    attrs: dict[str, Any] = {**dict(update.attrs), **dict.fromkeys(update.moving[1:])}
+    if update.begins:
+        attrs["first"] = True
+    made = emit(builder, update.rule, *operands, **attrs)
+    return [parameter, *slots], made if isinstance(made, tuple) else (made,)
+
+
+def _source(builder: Builder, value: Value) -> str:
+    """Return the name that the user knows an input by."""
+    return dict(builder.roles).get(value.name, Role()).source or value.name
+
+
+# ---------------------------------------------------------------------------------------- clipping
+
+
+def _clip(builder: Builder, gradients: Mapping[str, Value], largest: float) -> dict[str, Value]:
+    """Scale all gradients by one factor, so that their common norm is at most `largest`."""
+    squares = [_square_sum(builder, gradient) for gradient in gradients.values()]
+    total = _sum(builder, squares)
+    body = "y[] = min(largest / (sqrt(s[]) + guard), 1)"
+    factor = write(
+        builder, body, s=total, largest=float(largest), guard=CLIP_GUARD, name="clip_factor"
+    )
+    clipped = {}
+    for name, gradient in gradients.items():
+        body = "y[...] = g[...] * f[]"
+        given = {"g": gradient, "f": factor}
+        clipped[name] = write(
+            builder, body, given, dtype=gradient.type.dtype, name=f"clipped_{gradient.name}"
+        )
+    return clipped
+
+
+def _square_sum(builder: Builder, gradient: Value) -> Value:
+    loops = ", ".join(f"i{k}" for k in range(gradient.type.rank))
+    return write(
+        builder,
+        f"y[] += g[{loops}] * g[{loops}]",
+        g=gradient,
+        dtype=gradient.type.dtype.compute,
+        name=f"square_{gradient.name}",
+    )
+
+
+def _sum(builder: Builder, parts: Sequence[Value]) -> Value:
+    """Add scalars, few at a time: one formula over hundreds would be deep."""
+    while len(parts) > 1:
+        parts = [_sum_few(builder, parts[at : at + 8]) for at in range(0, len(parts), 8)]
+    return parts[0]
+
+
+def _sum_few(builder: Builder, parts: Sequence[Value]) -> Value:
+    body = "y[] = " + " + ".join(f"a{k}[]" for k in range(len(parts)))
+    return write(builder, body, {f"a{k}": part for k, part in enumerate(parts)}, name="square_norm")

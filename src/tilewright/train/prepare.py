@@ -1,0 +1,178 @@
+"""From a module, a loss, an optimizer and an example batch to a compiled step.
+
+The idea: module and loss are captured as one module, in the user's names; what the optimizer says
+of each parameter that the loss reads becomes an `Update`; the graph of the two is compiled.
+
+This module does not know what happens between two steps (`active`).
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from tilewright.base.errors import CaptureError, ShapeError
+from tilewright.capture import Captured, Watch, capture
+from tilewright.compiler import Built
+from tilewright.graph.build import names, rename
+from tilewright.graph.ir import Graph, Role
+from tilewright.train import optimizers
+from tilewright.train.active import Active
+from tilewright.train.chance import draws_from_torch, seeded_by
+from tilewright.train.joint import Update, training_graph
+
+LossFunction = Callable[..., torch.Tensor]
+
+
+class Objective(torch.nn.Module):
+    """The module and the loss as one module of a batch."""
+
+    def __init__(self, module: torch.nn.Module, loss_fn: LossFunction) -> None:
+        super().__init__()
+        self.module = module
+        self.loss = loss_fn
+        # A parent's own mode is nobody's business, but `train()` set it to True.
+        self.training = module.training
+
+    def forward(self, *batch: Any) -> torch.Tensor:
+        result: torch.Tensor = self.loss(self.module(batch[0]), *batch[1:])
+        return result
+
+
+def prepare(
+    objective: Objective,
+    rule: optimizers.Rule,
+    optimizer: torch.optim.Optimizer,
+    batch: Sequence[Any],
+    *,
+    clip_norm: float | None,
+    build: Callable[[Graph], Built],
+) -> Active:
+    """Compile the step for what module and optimizer are now; nothing is computed or changed."""
+    objective.training = objective.module.training
+    watch, settings = Watch.over(objective), optimizers.settings_of(rule, optimizer)
+    with torch.enable_grad():
+        captured = capture(objective, *batch)
+    _check_loss(captured)
+    captured = _in_the_users_words(captured)
+    named = _named_inputs(captured)
+    updates = _updates(rule, optimizer, captured.graph, named)
+    training = training_graph(captured.graph, updates, clip_norm=clip_norm)
+    owners = dict(named.values())
+    return Active(
+        captured,
+        training,
+        build(training.graph),
+        watch,
+        settings,
+        tuple(owners[update.parameter] for update in training.moved),
+        any(update.begins for update in training.moved),
+        draws_from_torch(training.graph),
+        None if seeded_by(training.graph) is None else torch.zeros((), dtype=torch.int64),
+        tuple(torch.zeros((), dtype=torch.float64) for _ in training.rates),
+        [0.0 for _ in training.rates],
+    )
+
+
+def _check_loss(captured: Captured) -> None:
+    if len(captured.results) != 1 or captured.graph.outputs[0].type.rank:
+        shown = ", ".join(str(value.type) for value in captured.graph.outputs)
+        raise ShapeError(
+            "the loss is not one number",
+            expected="a tensor of rank 0",
+            found=shown or "no tensor",
+            mend="reduce it in loss_fn: .mean(), or reduction='mean'",
+        )
+    result = captured.results[0]
+    if not getattr(result, "requires_grad", False):
+        raise CaptureError(
+            "the loss does not depend on any parameter that asks for a gradient",
+            expected="a loss computed from at least one parameter with requires_grad=True",
+            found=f"{captured.graph.outputs[0].type} without gradient",
+            mend="look for a detach(), no_grad() or argmax between the parameters and the loss",
+        )
+
+
+def _in_the_users_words(captured: Captured) -> Captured:
+    """Name inputs and places as the user's module does, without the attribute of our own."""
+    graph, prefix = captured.graph, "module"
+    taken = set(names(graph))
+    wishes = {
+        v.name: v.name.removeprefix(f"{prefix}_")
+        for v in graph.inputs
+        if graph.role(v.name).kind in ("parameter", "buffer")
+    }
+    free = {a: wish for a, wish in wishes.items() if wish not in taken and wish.isidentifier()}
+    graph = rename(graph, free)
+    roles = tuple(
+        (name, Role(role.kind, role.source.removeprefix(f"{prefix}.")))
+        for name, role in graph.roles
+    )
+    nodes = tuple(
+        replace(
+            node,
+            origin=replace(
+                node.origin, module=f"{node.origin.module}.".removeprefix(f"{prefix}.")[:-1]
+            ),
+        )
+        for node in graph.nodes
+    )
+    leaves = tuple(
+        replace(leaf, name=re.sub(r"^arg(\d+)", r"batch[\1]", leaf.name))
+        for leaf in captured.call.leaves
+    )
+    return replace(
+        captured,
+        graph=replace(graph, name="step", nodes=nodes, roles=roles),
+        call=replace(captured.call, leaves=leaves),
+    )
+
+
+def _named_inputs(captured: Captured) -> dict[int, tuple[str, torch.Tensor]]:
+    """Return, by identity, the tensors the module holds and the inputs they are."""
+    found: dict[int, tuple[str, torch.Tensor]] = {}
+    for value, source in zip(captured.graph.inputs, captured.sources, strict=True):
+        if source < 0:
+            tensor = captured.state[-1 - source]
+            assert id(tensor) not in found, f"{value.name} is an input twice"
+            found[id(tensor)] = (value.name, tensor)
+    return found
+
+
+def _updates(
+    rule: optimizers.Rule,
+    optimizer: torch.optim.Optimizer,
+    graph: Graph,
+    named: dict[int, tuple[str, torch.Tensor]],
+) -> tuple[Update, ...]:
+    """Say how each parameter is moved that the loss reads and that asks for a gradient."""
+    updates: list[Update] = []
+    clocks: dict[float, int] = {}
+    for number, group in enumerate(optimizer.param_groups):
+        attrs, slots = optimizers.attrs_of(rule, group, number), optimizers.slots_of(rule, group)
+        moving = optimizers.moving_of(rule, group)
+        for parameter in group["params"]:
+            if id(parameter) not in named or not parameter.requires_grad:
+                continue
+            name = named[id(parameter)][0]
+            _refuse_gradient_hooks(parameter, graph.role(name).source)
+            assert all(update.parameter != name for update in updates), f"{name} is held twice"
+            state = optimizer.state.get(parameter, {})
+            clock = None
+            if rule.counts:
+                clock = clocks.setdefault(float(state.get("step", 0.0)), len(clocks))
+            begins = optimizers.begins(rule, group, state)
+            updates.append(Update(name, rule.operator, attrs, number, moving, slots, clock, begins))
+    return tuple(updates)
+
+
+def _refuse_gradient_hooks(parameter: torch.Tensor, name: str) -> None:
+    if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
+        raise CaptureError(
+            f"parameter {name} has gradient hooks, which a compiled step does not call",
+            expected="parameters without hooks",
+            found="register_hook or register_post_accumulate_grad_hook",
+            mend="remove the hook; what it does to the gradient can be done in loss_fn",
+        )

@@ -1,0 +1,194 @@
+"""`train_step`: forward, loss, gradient, clipping and update as one compiled graph.
+
+The idea: the module keeps its parameters, the torch optimizer keeps its settings and its state;
+a step only runs a Program over these very tensors.  So `state_dict` and `load_state_dict` of both,
+and learning-rate schedules, work at any time, and a loop may go back to eager whenever it likes.
+
+This module does not know how gradients are derived or kernels are made.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from tilewright.base.errors import CheckpointError, OptionError
+from tilewright.compiler import Built, Options, build
+from tilewright.compiler.debug import check_against_eager
+from tilewright.graph.ir import Graph
+from tilewright.program import Program
+from tilewright.train import optimizers
+from tilewright.train.active import Active
+from tilewright.train.joint import without_updates
+from tilewright.train.prepare import LossFunction, Objective, prepare
+
+Compiler = Callable[[Graph, Options], Built]
+_SEED_MASK = 2**63 - 1
+
+
+def train_step(
+    module: torch.nn.Module,
+    loss_fn: LossFunction,
+    optimizer: torch.optim.Optimizer,
+    *example_batch: Any,
+    clip_norm: float | None = None,
+    options: Options | None = None,
+) -> "TrainStep":
+    """Compile one training step of `loss_fn(module(batch[0]), *batch[1:])`.
+
+    The batch is an example: its shapes and dtypes are compiled in, nothing is computed.  clip_norm
+    bounds the common norm of all gradients, as `torch.nn.utils.clip_grad_norm_` does.  Parameters
+    and buffers are the module's own, state is the optimizer's own; both are updated in place.
+    Raises OptimizerError for an optimizer other than torch's SGD and AdamW, and CaptureError (with
+    the user's line) for what cannot be compiled.
+    """
+    _check_clip(clip_norm)
+    return TrainStep(module, loss_fn, optimizer, example_batch, clip_norm, options or Options())
+
+
+class TrainStep:
+    """A compiled training step: call it on a batch; it returns the loss, detached.
+
+    Mutable: it counts steps, and compiles again when the module, what asks for gradients, or the
+    optimizer's settings have changed (but for learning rate, momentum and beta1, which are read at
+    every call).
+    """
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        loss_fn: LossFunction,
+        optimizer: torch.optim.Optimizer,
+        batch: Sequence[Any],
+        clip_norm: float | None,
+        options: Options,
+        compiler: Compiler = build,
+    ) -> None:
+        """Compile for an example batch.  compiler: what makes a graph run (the pipeline's own)."""
+        self.module = module
+        self.optimizer = optimizer
+        self.clip_norm = clip_norm
+        self.options = options
+        self.compiler = compiler
+        self.count = 0
+        self.seed: int | None = None
+        self._rule = optimizers.rule_of(optimizer)
+        self._objective = Objective(module, loss_fn)
+        self._active = self._compile(batch)
+
+    @property
+    def built(self) -> Built:
+        """The compiled graph."""
+        return self._active.built
+
+    @property
+    def graph(self) -> Graph:
+        """The graph of the step, before optimization."""
+        return self._active.training.graph
+
+    @property
+    def program(self) -> Program:
+        """What runs."""
+        return self._active.built.program
+
+    @property
+    def seconds(self) -> tuple[tuple[str, float], ...]:
+        """Compile time, by part."""
+        return self._active.built.seconds
+
+    def explain(self) -> str:
+        """Return how every value of the step is computed, and why."""
+        return self._active.built.explain()
+
+    def __call__(self, *batch: Any) -> torch.Tensor:
+        """Make one step on a batch; return the loss before it.
+
+        Raises ShapeError, DTypeError or OptionError where the batch differs from the example, and
+        OptimizerError where a learning rate is no finite number of 0 or more.
+        """
+        inputs = self.inputs(*batch)
+        active = self._active
+        if self.options.check:
+            check_against_eager(replace(active.built, source=without_updates(self.graph)), inputs)
+        try:
+            (loss,) = active.built.run(inputs)
+        except BaseException:
+            active.withdraw(self.optimizer)
+            raise
+        active.advance()
+        self.count += 1
+        # A schedule looks at this to see that the optimizer goes first.
+        self.optimizer._opt_called = True  # type: ignore[attr-defined]
+        result: torch.Tensor = loss
+        return result
+
+    def inputs(self, *batch: Any) -> list[torch.Tensor]:
+        """Return the tensors that the next step is run on, in the order of the graph's inputs."""
+        active = self._active
+        leaves = active.captured.call.flatten(batch, {})
+        rates = optimizers.rates_of(self._rule, self.optimizer)
+        settings = optimizers.settings_of(self._rule, self.optimizer)
+        if settings != active.settings or not active.watch.unchanged():
+            active = self._active = self._compile(batch)
+        if not active.holds(self.optimizer) and not active.adopt(self._rule, self.optimizer):
+            active = self._active = self._compile(batch)
+            adopted = active.adopt(self._rule, self.optimizer)
+            assert adopted, "a step compiled for this state fits it"
+        active.set_rates(rates)
+        if active.seed is not None:
+            active.seed.fill_(self._next_seed())
+        return [*active.captured.feed(leaves), *active.inputs]
+
+    # ---- what a resumed run needs beside the module and the optimizer ----------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the number of steps made, and what decides the masks of the next ones."""
+        state: dict[str, Any] = {"count": self.count}
+        if self.seed is not None:
+            state["seed"] = self.seed
+        if self._active.draws:
+            state["generator"] = torch.get_rng_state()
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from where `state_dict` was taken; raise CheckpointError where it does not fit."""
+        expected = set(self.state_dict())
+        if set(state) != expected:
+            raise CheckpointError(
+                "the state is that of another training step",
+                expected=", ".join(sorted(expected)),
+                found=", ".join(sorted(state)) or "nothing",
+                mend="load it into a step of the same model and options",
+            )
+        self.count = int(state["count"])
+        if "seed" in state:
+            self.seed = int(state["seed"])
+        if "generator" in state:
+            torch.set_rng_state(state["generator"])
+
+    def _next_seed(self) -> int:
+        assert self.seed is not None, "a graph with masks has drawn a seed when it was compiled"
+        return (self.seed + self.count) & _SEED_MASK
+
+    def _compile(self, batch: Sequence[Any]) -> Active:
+        made = prepare(
+            self._objective,
+            self._rule,
+            self.optimizer,
+            batch,
+            clip_norm=self.clip_norm,
+            build=lambda graph: self.compiler(graph, self.options),
+        )
+        if made.seed is not None and self.seed is None:
+            self.seed = int(torch.empty((), dtype=torch.int64).random_())
+        return made
+
+
+def _check_clip(clip_norm: float | None) -> None:
+    if clip_norm is not None and not clip_norm > 0:
+        raise OptionError(
+            f"clip_norm={clip_norm!r} leaves no gradient",
+            expected="a number above 0, or None to leave gradients as they are",
+            found=f"clip_norm={clip_norm!r}",
+        )

@@ -1,0 +1,289 @@
+"""A sample call, at least one, for every ATen overload that the table reads as operators."""
+
+from typing import Any
+
+import torch
+
+_GENERATOR = torch.Generator().manual_seed(7)
+
+
+def _f(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=_GENERATOR, dtype=torch.float64)
+
+
+def _p(*shape: int) -> torch.Tensor:
+    return torch.rand(shape, generator=_GENERATOR, dtype=torch.float64) * 0.8 + 0.1
+
+
+def _i(high: int, *shape: int) -> torch.Tensor:
+    return torch.randint(high, shape, generator=_GENERATOR)
+
+
+def _b(*shape: int) -> torch.Tensor:
+    return torch.randint(2, shape, generator=_GENERATOR) > 0
+
+
+X, Y, ROW = _f(2, 3), _f(2, 3), _f(3)
+CUBE, IMAGE = _f(2, 3, 4), _f(2, 4, 6, 6)
+MASK = torch.tensor([[True, False, True], [False, True, True]])
+TIES = torch.tensor([[1.0, 3.0, 3.0], [0.0, 0.0, -1.0]], dtype=torch.float64)
+HALF = torch.tensor([[1.5, -2.25, 3.0], [0.125, 4.0, -0.5]], dtype=torch.bfloat16)
+ZERO_D = torch.tensor(1.5, dtype=torch.float32)
+ABSENT = torch.tensor([[1.0, -torch.inf, 2.0], [-torch.inf] * 3], dtype=torch.float64)
+FLAT = torch.float64
+
+# Overload -> sample calls: positional arguments, then keyword arguments.
+Sample = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def _call(*args: Any, **kwargs: Any) -> Sample:
+    return args, kwargs
+
+
+_UNARY_ANY = (
+    *("neg", "abs", "sign", "exp", "exp2", "expm1", "sin", "cos", "tan", "atan", "sinh", "cosh"),
+    *("tanh", "sigmoid", "erf", "erfc", "floor", "ceil", "trunc", "round", "isnan", "isinf"),
+    *("relu", "hardsigmoid", "hardswish", "silu", "mish"),
+)
+_UNARY_POSITIVE = (
+    *("reciprocal", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "asin", "acos"),
+)
+_COMPARE = ("eq", "ne", "lt", "le", "gt", "ge")
+
+SAMPLES: dict[str, tuple[Sample, ...]] = {
+    **{f"aten.{name}.default": (_call(X), _call(HALF)) for name in _UNARY_ANY},
+    **{f"aten.{name}.default": (_call(_p(2, 3)),) for name in _UNARY_POSITIVE},
+    "aten.logical_not.default": (_call(MASK), _call(X)),
+    "aten.bitwise_not.default": (_call(MASK), _call(_i(9, 4))),
+    **{f"aten.{name}.Tensor": (_call(TIES, X), _call(X, ROW)) for name in _COMPARE},
+    **{f"aten.{name}.Scalar": (_call(TIES, 0), _call(_i(5, 4), 2.5)) for name in _COMPARE},
+    **{
+        f"aten.logical_{name}.default": (_call(MASK, MASK.flip(0)), _call(X, MASK))
+        for name in ("and", "or", "xor")
+    },
+    **{
+        f"aten.bitwise_{name}.Tensor": (_call(MASK, MASK.flip(0)), _call(_i(9, 4), _i(9, 4)))
+        for name in ("and", "or", "xor")
+    },
+    **{f"aten.bitwise_{name}.Scalar": (_call(_i(9, 4), 5),) for name in ("and", "or", "xor")},
+    "aten.mul.Tensor": (_call(X, ROW), _call(X, 2.5), _call(HALF, ZERO_D), _call(_i(5, 3), ROW)),
+    "aten.mul.Scalar": (_call(X, 3),),
+    "aten.div.Tensor": (_call(X, _p(3)), _call(_i(9, 4), 2), _call(HALF, 3.0)),
+    "aten.div.Scalar": (_call(X, 4),),
+    "aten.div.Tensor_mode": (
+        _call(X, _p(3), rounding_mode="floor"),
+        _call(X, 0.3, rounding_mode="trunc"),
+        _call(_i(9, 4), 2, rounding_mode="floor"),
+        _call(X, 2.0, rounding_mode=None),
+    ),
+    "aten.floor_divide.default": (_call(X, _p(3)), _call(_i(20, 4) - 10, 3)),
+    "aten.floor_divide.Scalar": (_call(_i(20, 4) - 10, 3),),
+    "aten.remainder.Tensor": (_call(X, _p(3)),),
+    "aten.remainder.Scalar": (_call(_i(20, 4) - 10, 3), _call(X, 0.7)),
+    "aten.fmod.Tensor": (_call(X, _p(3)),),
+    "aten.fmod.Scalar": (_call(X, 0.7),),
+    "aten.maximum.default": (_call(TIES, TIES.flip(1)), _call(X, ROW)),
+    "aten.minimum.default": (_call(TIES, TIES.flip(1)), _call(X, ROW)),
+    "aten.atan2.default": (_call(X, Y),),
+    "aten.add.Tensor": (_call(X, ROW, alpha=2), _call(X, 1), _call(HALF, ZERO_D), _call(MASK, 1)),
+    "aten.add.Scalar": (_call(X, 2.5, 2),),
+    "aten.sub.Tensor": (_call(X, ROW, alpha=0.5), _call(_i(9, 3), 1)),
+    "aten.sub.Scalar": (_call(X, 2.5),),
+    "aten.rsub.Scalar": (_call(X, 2.5),),
+    "aten.pow.Tensor_Scalar": (_call(X, 2), _call(_p(3), -0.5), _call(_i(5, 3), 2), _call(HALF, 3)),
+    "aten.pow.Tensor_Tensor": (_call(_p(2, 3), X),),
+    "aten.pow.Scalar": (_call(2.0, X), _call(2, X)),
+    "aten.clamp.default": (_call(TIES, 0, 3), _call(X, None, 0.5), _call(HALF, -1.0)),
+    "aten.clamp_min.default": (_call(TIES, 0),),
+    "aten.clamp_max.default": (_call(TIES, 3),),
+    "aten.clamp.Tensor": (_call(X, ROW - 1, ROW + 1),),
+    "aten.lerp.Scalar": (_call(X, Y, 0.25),),
+    "aten.lerp.Tensor": (_call(X, Y, _p(2, 3)),),
+    "aten.addcmul.default": (_call(X, Y, ROW, value=0.5),),
+    "prims.fma.default": (_call(X, Y, _f(2, 3)),),
+    "aten.addcdiv.default": (_call(X, Y, _p(3), value=0.5),),
+    "aten.where.self": (_call(MASK, X, ROW), _call(MASK, HALF, ZERO_D)),
+    "aten.masked_fill.Scalar": (_call(X, MASK, -1.5), _call(ROW, MASK, 2)),
+    "aten.masked_fill.Tensor": (_call(X, MASK, torch.tensor(2.0)),),
+    "aten.leaky_relu.default": (_call(X, 0.1),),
+    "aten.hardtanh.default": (_call(TIES, 0.0, 3.0),),
+    "aten.gelu.default": (_call(X), _call(X, approximate="tanh"), _call(HALF)),
+    "aten.softplus.default": (_call(torch.tensor([-3.0, 0, 5, 100]), 2, 15),),
+    "aten.threshold.default": (_call(X, 0.1, 20.0),),
+    "aten.elu.default": (
+        _call(X, 1.5),
+        _call(X, 1.6732632423543772, 1.0507009873554805),
+        _call(X, 2.0, 1, 0.5),
+    ),
+    "aten.log_sigmoid_forward.default": (_call(X),),
+    "aten.alias.default": (_call(X),),
+    "aten.clone.default": (_call(X, memory_format=torch.contiguous_format),),
+    "aten.contiguous.default": (_call(X.t()),),
+    "aten.lift_fresh_copy.default": (_call(X),),
+    "aten.lift_fresh.default": (_call(X),),
+    "aten._to_copy.default": (
+        _call(X, dtype=torch.bfloat16), _call(X), _call(TIES, dtype=torch.int64),
+    ),
+    "aten.copy.default": (_call(torch.zeros(2, 3), ROW),),
+    "aten.detach.default": (_call(X),),
+    "tilewright.stop_gradient.default": (_call(X),),
+    "tilewright.dropout.default": (_call(X, 0.5), _call(X, 1.0)),
+    "aten.sum.default": (_call(X), _call(MASK), _call(HALF, dtype=torch.float32)),
+    "aten.sum.dim_IntList": (_call(CUBE, [0, -1]), _call(CUBE, [], True), _call(CUBE, None)),
+    "aten.mean.default": (_call(X), _call(HALF)),
+    "aten.mean.dim": (_call(CUBE, [1], True), _call(HALF, [0], dtype=torch.float32)),
+    "aten.prod.default": (_call(X),),
+    "aten.prod.dim_int": (_call(X, 1, True),),
+    "aten.amax.default": (_call(TIES, [1]), _call(TIES, [], True)),
+    "aten.amin.default": (_call(TIES, [0, 1]),),
+    "aten.max.default": (_call(TIES),),
+    "aten.min.default": (_call(TIES),),
+    "aten.any.default": (_call(MASK),),
+    "aten.any.dim": (_call(MASK, 1, True),),
+    "aten.any.dims": (_call(MASK, [0]), _call(MASK, None)),
+    "aten.all.default": (_call(MASK),),
+    "aten.all.dim": (_call(MASK, 1),),
+    "aten.all.dims": (_call(MASK, [0, 1], True),),
+    "aten.var.correction": (_call(CUBE, [1], correction=0), _call(CUBE, None, keepdim=True)),
+    "aten.std.correction": (_call(CUBE, [0, 2], correction=1),),
+    "aten.logsumexp.default": (_call(CUBE, [1], True), _call(X, [0, 1])),
+    "aten.argmax.default": (_call(TIES, 1, True), _call(TIES)),
+    "aten.argmin.default": (_call(TIES, -1),),
+    "aten.max.dim": (_call(TIES, 1), _call(CUBE, 0, True)),
+    "aten.min.dim": (_call(TIES, 1),),
+    "aten.linalg_vector_norm.default": (_call(X), _call(CUBE, 1, [1], True), _call(X, torch.inf)),
+    "aten.cumsum.default": (_call(CUBE, 1), _call(MASK, -1), _call(X, 0, dtype=torch.float32)),
+    "aten.view.default": (_call(CUBE, [6, -1]), _call(CUBE, [2, 3, 4])),
+    "aten._unsafe_view.default": (_call(CUBE, [24]),),
+    "aten.reshape.default": (_call(CUBE, [4, 6]),),
+    "aten.expand.default": (_call(ROW, [2, 3]), _call(_f(2, 1), [4, -1, 5]), _call(X, [2, 3])),
+    "aten.permute.default": (_call(CUBE, [2, 0, 1]), _call(CUBE, [0, -1, 1])),
+    "aten.transpose.int": (_call(CUBE, 0, -1), _call(_f(), 0, 0)),
+    "aten.t.default": (_call(X), _call(ROW)),
+    "aten.slice.Tensor": (_call(CUBE, 1, 1, 9223372036854775807), _call(CUBE, -1, -3, 4, 2)),
+    "aten.select.int": (_call(CUBE, 1, -1),),
+    "aten.squeeze.default": (_call(_f(1, 2, 1)),),
+    "aten.squeeze.dim": (_call(_f(1, 2, 1), 0), _call(X, 0)),
+    "aten.squeeze.dims": (_call(_f(1, 2, 1), [0, 1]),),
+    "aten.unsqueeze.default": (_call(X, -1), _call(X, 0)),
+    "aten.split.Tensor": (_call(_f(5, 2), 2), _call(X, 1, -1)),
+    "aten.split_with_sizes.default": (_call(_f(5, 2), [1, 3, 1]),),
+    "aten.unsafe_split.Tensor": (_call(_f(4, 2), 2),),
+    "aten.unbind.int": (_call(X, 1),),
+    "aten.flip.default": (_call(CUBE, [0, 2]),),
+    "aten.repeat.default": (_call(X, [2, 1, 2]),),
+    "aten.roll.default": (_call(CUBE, [1, -1], [0, 2]),),
+    "aten.diagonal.default": (_call(CUBE, 1, 0, 2),),
+    "aten.unfold.default": (_call(_f(2, 7), 1, 3, 2),),
+    "aten.tril.default": (_call(CUBE, -1),),
+    "aten.triu.default": (_call(CUBE),),
+    "aten.cat.default": (_call([X, Y, ROW[None]]), _call([X, HALF], 1)),
+    "aten.stack.default": (_call([X, Y], -1),),
+    "aten.constant_pad_nd.default": (_call(X, [1, 2, 0, 1], 3.0), _call(X, [-1, 1])),
+    "aten.full.default": (_call([2, 3], 1.5, dtype=FLAT), _call([], 3, dtype=torch.int64)),
+    "aten.full_like.default": (_call(X, 2),),
+    "aten.new_full.default": (_call(X, [4], 2.5, dtype=torch.float32),),
+    "aten.zeros.default": (_call([2, 3], dtype=FLAT),),
+    "aten.zeros_like.default": (_call(X), _call(X, dtype=torch.bool)),
+    "aten.new_zeros.default": (_call(X, [2]),),
+    "aten.ones.default": (_call([2], dtype=torch.int64),),
+    "aten.ones_like.default": (_call(MASK),),
+    "aten.new_ones.default": (_call(X, []),),
+    "aten.scalar_tensor.default": (_call(2.5, dtype=FLAT),),
+    "aten.fill.Scalar": (_call(X, 2),),
+    "aten.fill.Tensor": (_call(X, torch.tensor(2.0)),),
+    "aten.empty.memory_format": (_call([2, 3], dtype=FLAT),),
+    "aten.empty_like.default": (_call(X),),
+    "aten.new_empty.default": (_call(X, [2]),),
+    "aten.arange.default": (_call(5), _call(2.5)),
+    "aten.arange.start": (_call(2, 7, dtype=torch.int32),),
+    "aten.arange.start_step": (_call(1, 8, 3), _call(0.5, 2.0, 0.25)),
+    "aten.matmul.default": (_call(CUBE, _f(4, 5)), _call(ROW, ROW), _call(_f(5, 1, 3, 4), CUBE.mT)),
+    "aten.mm.default": (_call(X, Y.t()),),
+    "aten.bmm.default": (_call(CUBE, CUBE.mT),),
+    "aten.mv.default": (_call(X, ROW),),
+    "aten.dot.default": (_call(ROW, ROW),),
+    "aten.linear.default": (_call(CUBE, _f(5, 4), _f(5)), _call(ROW, X)),
+    "aten.addmm.default": (_call(_f(2), X, _f(3, 2), beta=0.5, alpha=2),),
+    "aten.baddbmm.default": (_call(_f(3, 3), CUBE, CUBE.mT, beta=2),),
+    "aten.softmax.int": (_call(CUBE, 1), _call(HALF, -1, torch.float32)),
+    "aten._safe_softmax.default": (_call(CUBE, 1), _call(ABSENT, -1)),
+    "aten._softmax.default": (_call(X, 0, False),),
+    "aten.log_softmax.int": (_call(CUBE, -1), _call(HALF, -1, torch.float32)),
+    "aten._log_softmax.default": (_call(X, 1, False),),
+    "aten.layer_norm.default": (
+        _call(CUBE, [4], _f(4), _f(4), 1e-3),
+        _call(CUBE, [3, 4]),
+        _call(CUBE, [4], _f(4)),
+    ),
+    "aten.native_layer_norm.default": (_call(CUBE, [4], _f(4), _f(4), 1e-5),),
+    "aten.rms_norm.default": (_call(CUBE, [4], _f(4), 1e-3), _call(CUBE, [3, 4])),
+    "aten.group_norm.default": (_call(IMAGE, 2, _f(4), _f(4)), _call(IMAGE, 4)),
+    "aten._native_batch_norm_legit_functional.default": (
+        _call(IMAGE, _f(4), _f(4), _f(4), _p(4), True, 0.1, 1e-5),
+        _call(CUBE, None, None, _f(3), _p(3), True, 0.3, 1e-3),
+    ),
+    "aten._native_batch_norm_legit.no_stats": (_call(IMAGE, _f(4), _f(4), True, 0.1, 1e-5),),
+    "aten._native_batch_norm_legit_no_training.default": (
+        _call(IMAGE, _f(4), _f(4), _f(4), _p(4), 0.1, 1e-5),
+    ),
+    "aten.cross_entropy_loss.default": (
+        _call(_f(4, 5), _i(5, 4)),
+        _call(_f(2, 5, 3), _i(5, 2, 3), None, 2, 1),
+        _call(_f(4, 5), torch.tensor([1, -100, 2, 0]), _p(5), 1, -100, 0.1),
+        _call(_f(5), torch.tensor(3), None, 0),
+    ),
+    "aten.nll_loss_forward.default": (_call(_f(4, 5), _i(5, 4), _p(5), 1, -100),),
+    "aten.mse_loss.default": (_call(X, Y), _call(X, Y, 0), _call(X, Y, 2)),
+    "aten.smooth_l1_loss.default": (_call(X, Y, 1, 0.5),),
+    "aten.huber_loss.default": (_call(X, Y, 0, 0.5),),
+    "aten.binary_cross_entropy.default": (_call(_p(2, 3), _p(2, 3)),),
+    "aten.binary_cross_entropy_with_logits.default": (
+        _call(X, _p(2, 3)),
+        _call(X, _p(2, 3), None, _p(3), 2),
+    ),
+    "aten.embedding.default": (_call(_f(5, 4), _i(5, 2, 3)), _call(_f(5, 4), _i(5, 6), 0)),
+    "aten.gather.default": (_call(CUBE, 1, _i(3, 2, 5, 4)),),
+    "aten.index_select.default": (_call(CUBE, 1, _i(3, 5)),),
+    "aten.index.Tensor": (
+        _call(CUBE, [_i(2, 5)]),
+        _call(CUBE, [None, _i(3, 2, 1), _i(4, 3)]),
+        _call(CUBE, [_i(2, 3), None, -1 - _i(4, 3)]),
+    ),
+    "aten._unsafe_index.Tensor": (_call(CUBE, [None, _i(3, 5)]),),
+    "aten.index_put.default": (
+        _call(CUBE, [torch.tensor([1, 0])], _f(2, 3, 4)),
+        _call(CUBE, [torch.tensor([1, 1]), torch.tensor([0, 0])], _f(2, 4), True),
+    ),
+    "aten.scatter.value": (_call(X, 1, torch.tensor([[0], [2]]), 4.0),),
+    "aten.scatter.src": (_call(X, 1, torch.tensor([[0, 2], [2, 1]]), _f(2, 2)),),
+    "aten.scatter_add.default": (_call(X, 1, torch.tensor([[0, 0], [2, 1]]), _f(2, 2)),),
+    "aten.index_add.default": (_call(X, 1, torch.tensor([0, 0, 2, 1]), _f(2, 4), alpha=2),),
+    "aten.slice_scatter.default": (_call(_f(5, 2), _f(2, 2), 0, 1, 4, 2),),
+    "aten.select_scatter.default": (_call(CUBE, _f(2, 4), 1, -1),),
+    "aten.as_strided_scatter.default": (
+        _call(_f(3, 4), _f(2, 3), (2, 3), (4, 1), 1),
+        _call(_f(12), _f(3), (3,), (5,)),
+    ),
+    "aten.conv1d.default": (
+        _call(_f(2, 4, 9), _f(6, 2, 3), _f(6), [2], [1], [1], 2),
+        _call(_f(2, 3, 7), _f(4, 3, 2)),
+    ),
+    "aten.conv2d.default": (
+        _call(IMAGE, _f(6, 2, 3, 3), _f(6), [2, 1], [1, 0], [1, 2], 2),
+        _call(IMAGE, _f(3, 4, 1, 1)),
+    ),
+    "aten.max_pool2d.default": (
+        _call(IMAGE, [2, 2]),
+        _call(IMAGE, [3], [2], [1], [1], True),
+    ),
+    "aten.avg_pool2d.default": (_call(IMAGE, [3, 2], [2], [1, 1], False, False), _call(IMAGE, [2])),
+    "aten._adaptive_avg_pool2d.default": (_call(IMAGE, [1, 1]), _call(IMAGE, [2, 3])),
+    "aten.scaled_dot_product_attention.default": (
+        _call(_f(2, 2, 3, 4), _f(2, 2, 5, 4), _f(2, 2, 5, 6)),
+        _call(_f(2, 2, 3, 4), _f(2, 2, 3, 4), _f(2, 2, 3, 4), None, 0.0, True, scale=0.3),
+        _call(_f(2, 2, 3, 4), _f(2, 2, 5, 4), _f(2, 2, 5, 4), _f(3, 5)),
+        _call(_f(2, 2, 2, 4), _f(2, 2, 3, 4), _f(2, 2, 3, 4), MASK),
+        _call(_f(2, 4, 3, 4), _f(2, 2, 3, 4), _f(2, 2, 3, 4), enable_gqa=True),
+    ),
+}  # fmt: skip

@@ -1,0 +1,267 @@
+"""tw.capture: what a captured function takes, holds and answers."""
+
+import copy
+import dataclasses
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import nn
+
+from tilewright.base.errors import (
+    DTypeError,
+    OptionError,
+    ShapeError,
+    TilewrightError,
+)
+from tilewright.capture import Captured, capture, replay
+
+
+@dataclasses.dataclass
+class Plain:
+    loss: torch.Tensor
+    rest: Any
+
+
+class Pair(NamedTuple):
+    first: torch.Tensor
+    second: Any
+
+
+def call(captured: Captured, *args: Any, **kwargs: Any) -> Any:
+    """Run a captured function by replay, as the compiled one would be run."""
+    leaves = captured.call.flatten(args, kwargs)
+    inputs = captured.feed(leaves)
+    mutated = {mutation.input for mutation in captured.mutations}
+    fed = [t.clone() if at in mutated else t for at, t in enumerate(inputs)]
+    return captured.answer(leaves, inputs, replay(captured.graph, fed))
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.layers = nn.ModuleList([nn.Linear(4, 4), nn.BatchNorm1d(4)])
+        self.layers[0].weight = self.fc.weight
+
+    def forward(self, x: torch.Tensor, *, scale: float = 1.0) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(torch.relu(self.fc(x)))
+        return x * scale
+
+
+def test_inputs_carry_the_names_and_kinds_that_the_user_knows() -> None:
+    captured = capture(Net(), torch.randn(3, 4))
+    roles = {name: (role.kind, role.source) for name, role in captured.graph.roles}
+    assert roles == {
+        "x": ("argument", "x"),
+        "fc_weight": ("parameter", "fc.weight"),
+        "fc_bias": ("parameter", "fc.bias"),
+        "layers_0_bias": ("parameter", "layers.0.bias"),
+        "layers_1_num_batches_tracked": ("buffer", "layers.1.num_batches_tracked"),
+        "layers_1_running_mean": ("buffer", "layers.1.running_mean"),
+        "layers_1_running_var": ("buffer", "layers.1.running_var"),
+        "layers_1_weight": ("parameter", "layers.1.weight"),
+        "layers_1_bias": ("parameter", "layers.1.bias"),
+    }
+
+
+def test_every_node_knows_the_users_line_and_module() -> None:
+    captured = capture(Net(), torch.randn(3, 4))
+    (norm,) = [node for node in captured.graph.nodes if node.op == "batch_norm"]
+    assert norm.origin.file == __file__
+    assert norm.origin.code == "x = layer(torch.relu(self.fc(x)))"
+    assert norm.origin.module == "layers.1"
+    assert all(node.origin.line for node in captured.graph.nodes)
+
+
+def test_capturing_computes_and_changes_nothing() -> None:
+    net = Net()
+    before = copy.deepcopy(net.state_dict())
+    capture(net, torch.randn(3, 4))
+    for key, value in net.state_dict().items():
+        assert torch.equal(value, before[key])
+
+
+def test_state_is_the_modules_own_tensors() -> None:
+    net = Net()
+    captured = capture(net, torch.randn(3, 4))
+    x = torch.randn(3, 4)
+    with torch.no_grad():
+        net.fc.weight.mul_(2)
+        expected = copy.deepcopy(net)(x)
+        found = call(captured, x)
+    torch.testing.assert_close(found, expected)
+    assert int(net.layers[1].num_batches_tracked) == 1
+
+
+def _structures(x: torch.Tensor, y: torch.Tensor) -> Any:
+    h = x @ y
+    return {"h": h, "plain": Plain(h.sum(), [None, "text", x]), "pair": Pair(h + 1, (y, 3))}
+
+
+def test_results_come_back_in_the_users_own_structure() -> None:
+    x, y = torch.randn(2, 3), torch.randn(3, 2)
+    captured = capture(_structures, torch.ones(2, 3), torch.ones(3, 2))
+    found, expected = call(captured, x, y), _structures(x, y)
+    assert list(found) == ["h", "plain", "pair"]
+    assert torch.equal(found["h"], expected["h"])
+    assert type(found["plain"]) is Plain
+    assert torch.equal(found["plain"].loss, expected["plain"].loss)
+    assert found["plain"].rest[:2] == [None, "text"]
+    assert found["plain"].rest[2] is x
+    assert type(found["pair"]) is Pair
+    assert found["pair"].second == (y, 3)
+
+
+def test_arguments_may_be_nested_and_given_by_keyword() -> None:
+    def f(batch: dict[str, torch.Tensor], *rest: torch.Tensor, power: int) -> torch.Tensor:
+        return batch["a"] ** power + batch["b"] * rest[0]
+
+    a, b, c = (torch.randn(3) for _ in range(3))
+    captured = capture(f, {"a": a, "b": b}, c, power=2)
+    assert [role.source for _, role in captured.graph.roles] == ["batch['a']", "batch['b']", "arg1"]
+    assert torch.equal(call(captured, {"a": c, "b": a}, b, power=2), c**2 + a * b)
+
+
+def test_a_result_may_be_an_argument_or_a_parameter_itself() -> None:
+    layer = nn.Linear(2, 2)
+    captured = capture(lambda x: (x, layer.weight, x.t()), torch.ones(2, 2))
+    x = torch.randn(2, 2)
+    first, weight, turned = call(captured, x)
+    assert first is x
+    assert weight is layer.weight
+    assert turned.data_ptr() == x.data_ptr()
+    assert captured.graph.nodes == ()
+
+
+def test_a_view_that_python_makes_of_an_argument_stays_a_view() -> None:
+    captured = capture(lambda x: (x.T, (x + 1).T), torch.ones(2, 3))
+    x = torch.randn(2, 3)
+    turned, other = call(captured, x)
+    assert turned.data_ptr() == x.data_ptr()
+    assert torch.equal(turned, x.T)
+    assert torch.equal(other, x.T + 1)
+
+
+def test_in_place_changes_of_an_argument_reach_the_caller() -> None:
+    def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x += y
+        x[0] = 5.0
+        return x
+
+    captured = capture(f, torch.zeros(3), torch.zeros(3))
+    x = torch.arange(3.0)
+    version = x._version
+    assert call(captured, x, torch.ones(3)) is x
+    assert x.tolist() == [5.0, 2.0, 3.0]
+    assert x._version > version
+    assert [name for name, _ in captured.graph.updates] == ["x"]
+
+
+def test_many_captures_of_one_function_do_not_fill_dynamos_cache() -> None:
+    layer = nn.Linear(2, 2)
+    for size in range(1, 20):
+        assert capture(layer, torch.ones(size, 2)).graph.inputs[0].type.shape in ((2, 2), (size, 2))
+
+
+def test_tensors_reached_by_the_function_itself_are_state() -> None:
+    table = torch.arange(6.0).reshape(3, 2)
+    captured = capture(lambda ids: table[ids], torch.tensor([0, 2]))
+    assert sorted(role.kind for _, role in captured.graph.roles) == ["argument", "buffer"]
+    table[1] = 7.0
+    assert call(captured, torch.tensor([1, 1])).tolist() == [[7.0, 7.0]] * 2
+
+
+def test_a_long_constant_becomes_an_input_and_a_short_one_a_node() -> None:
+    values = list(range(2000))
+    captured = capture(lambda x: x + torch.tensor(values) + torch.tensor([1]), torch.ones(2000))
+    assert len(captured.graph.inputs) == 2
+    assert [node.op for node in captured.graph.nodes].count("constant") == 1
+    assert torch.equal(call(captured, torch.zeros(2000)), torch.arange(2000.0) + 1)
+
+
+def test_recurrent_modules_are_captured_whole() -> None:
+    lstm = nn.LSTM(3, 4, num_layers=2, dropout=0.5)
+    x = torch.randn(5, 2, 3)
+    captured = capture(lstm, x)
+    torch.manual_seed(0)
+    expected = lstm(x)[0]
+    torch.manual_seed(0)
+    torch.testing.assert_close(call(captured, x)[0], expected)
+    calls = [dict(n.attrs)["target"] for n in captured.graph.nodes if n.op == "library"]
+    assert calls == ["aten.lstm.input", "aten.bernoulli.p", "aten.lstm.input"]
+
+
+# ---------------------------------------------------------------------------- calls that differ
+
+
+def _scaled(x: torch.Tensor, y: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+    return x + y * scale
+
+
+ONES = torch.ones(2, 3)
+DIFFERENT: list[tuple[tuple[Any, ...], dict[str, Any], type[TilewrightError], str]] = [
+    (
+        (torch.ones(4, 3), ONES.clone(), 2.0),
+        {},
+        ShapeError,
+        """argument 'x' has another shape than the one compiled for
+  expected  x: [2, 3]
+  found     x: [4, 3]
+  mend      compile again with an example of this shape, or use \
+torch.compile(backend="tilewright"), which compiles once per shape""",
+    ),
+    (
+        (ONES.double(), ONES.clone(), 2.0),
+        {},
+        DTypeError,
+        """argument 'x' has another element type than the one compiled for
+  expected  x: torch.float32
+  found     x: torch.float64
+  mend      convert it with .to(torch.float32), or compile again""",
+    ),
+    (
+        (ONES, 1.0, 2.0),
+        {},
+        DTypeError,
+        """argument 'y' is not a tensor
+  expected  a tensor of torch.float32 and shape [2, 3]
+  found     1.0, of type float
+  mend      pass a tensor: torch.as_tensor(..., dtype=torch.float32)""",
+    ),
+    (
+        (ONES, ONES.clone(), 3.0),
+        {},
+        OptionError,
+        """argument 'scale' has another value than the one compiled in
+  expected  scale = 2.0
+  found     scale = 3.0
+  mend      pass the same value, or compile again with this one""",
+    ),
+    (
+        (ONES, ONES.clone()),
+        {"scale": 2.0},
+        OptionError,
+        """the arguments are not arranged as they were in the example call
+  expected  x, y, scale
+  found     2 positional arguments, keywords: scale
+  mend      pass arguments by position or keyword as in the example call""",
+    ),
+]
+
+
+@pytest.mark.parametrize(("args", "kwargs", "kind", "message"), DIFFERENT)
+def test_a_call_that_differs_is_refused(
+    args: tuple[Any, ...], kwargs: dict[str, Any], kind: type[TilewrightError], message: str
+) -> None:
+    captured = capture(_scaled, ONES, torch.zeros(2, 3), 2.0)
+    with pytest.raises(kind) as caught:
+        captured.bind(args, kwargs)
+    assert str(caught.value) == message
+
+
+def test_one_tensor_passed_twice_has_to_be_one_again() -> None:
+    captured = capture(_scaled, ONES, ONES)
+    with pytest.raises(OptionError, match="'x' and 'y' were one tensor in the example call"):
+        captured.bind((torch.ones(2, 3), torch.ones(2, 3)), {})

@@ -1,0 +1,251 @@
+"""The commands: what they print, what they write, and how a mistake is told."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+from rich.console import Console
+
+from tilewright.cli import contest, demo, main
+from tilewright.cli.demo import CURVES, TEXT, run_demo
+from tilewright.cli.peer import EAGER
+from tilewright.cli.session import CHECKPOINT, Plan, Session, open_session
+from tilewright.graph.text import parse
+
+Golden = Callable[[str, str], None]
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Command:
+    """Run `tilewright` with words, in an empty folder; returns exit code, output, errors."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+    def run(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["tilewright", *words])
+        with pytest.raises(SystemExit) as done:
+            main()
+        captured = capsys.readouterr()
+        return int(done.value.code or 0), captured.out, captured.err
+
+    return run
+
+
+# ----------------------------------------------------------------------------------------- looking
+
+
+def test_op_prints_the_page(command: Command) -> None:
+    code, out, _ = command("op", "matmul")
+    assert code == 0
+    assert out.startswith("matmul\n")
+    assert "y[..., m, n] += a[..., m, k] * b[..., k, n]" in out
+
+
+def test_op_lists_the_table(command: Command) -> None:
+    code, out, _ = command("op", "--all")
+    assert code == 0
+    assert "softmax" in out
+
+
+def test_show_prints_the_graph(command: Command, golden: Golden) -> None:
+    code, out, _ = command("show", "mlp", "--batch", "4")
+    assert code == 0
+    golden("show_mlp.txt", out)
+
+
+def test_what_show_prints_with_origins_parses(command: Command) -> None:
+    _, out, _ = command("show", "mlp", "--batch", "4", "--origins")
+    graph = parse(out)
+    assert [node.op for node in graph.nodes] == ["linear", "relu", "linear", "relu", "linear"]
+
+
+def test_show_prints_the_optimized_training_step(command: Command) -> None:
+    code, out, _ = command("show", "mlp", "--train", "--optimized")
+    assert code == 0
+    assert "fused(" in out
+    assert "updates %layers_0_weight" in out
+
+
+def test_show_prints_what_each_pass_does(command: Command) -> None:
+    code, out, _ = command("show", "mlp", "--passes")
+    assert code == 0
+    assert "fuse" in out.lower()
+    assert "nodes" in out
+
+
+def test_explain_counts_library_calls(command: Command) -> None:
+    code, out, _ = command("explain", "mlp")
+    assert code == 0
+    assert "library calls" in out
+
+
+def test_debug_compares_every_value_of_the_training_step(command: Command) -> None:
+    code, out, _ = command("debug", "mlp")
+    assert code == 0
+    agreed, of, total = out.split()[:3]
+    assert of == "of"
+    assert agreed == total
+    assert "of mlp's training step agree with eager" in out
+
+
+# ---------------------------------------------------------------------------------------- mistakes
+
+
+WRONG: dict[str, tuple[str, ...]] = {
+    "unknown_operator": ("op", "matmull"),
+    "op_without_a_name": ("op",),
+    "unknown_model": ("show", "transformer"),
+    "unknown_module": ("show", "nowhere.models:net"),
+    "no_checkpoint": ("train", "mlp", "--resume"),
+    "factory_without_loss": ("train", "half:net"),
+    "factory_of_something_else": ("show", "half:number"),
+    "no_factory": ("show", "half:nothing"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_mistake_is_told_without_a_traceback(
+    name: str, command: Command, golden: Golden, tmp_path: Path
+) -> None:
+    (tmp_path / "half.py").write_text(
+        "from torch import nn\n\n\ndef net():\n    return nn.Linear(2, 2)\n\n\n"
+        "def number():\n    return 3\n"
+    )
+    code, out, err = command(*WRONG[name])
+    assert code == 2
+    assert "Traceback" not in err
+    assert out == ""
+    golden(f"{name}.txt", err)
+
+
+# ---------------------------------------------------------------------------------------- training
+
+
+def checkpoint(folder: Path) -> dict[str, torch.Tensor]:
+    return safetensors.torch.load_file(folder / CHECKPOINT)
+
+
+def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_a_resumed_training_ends_where_a_straight_one_does(
+    command: Command, tmp_path: Path
+) -> None:
+    run = ("train", "mlp", "--batch", "4", "--warmup", "2")
+    assert command(*run, "--steps", "6", "--out", "straight")[0] == 0
+    assert command(*run, "--steps", "3", "--out", "parts")[0] == 0
+    halfway = checkpoint(tmp_path / "parts")
+    code, out, _ = command(*run, "--steps", "6", "--out", "parts", "--resume")
+    assert code == 0
+    assert "step 6/6" in out
+    assert "held-out loss" in out
+    assert same(checkpoint(tmp_path / "parts"), checkpoint(tmp_path / "straight"))
+    assert not same(halfway, checkpoint(tmp_path / "straight"))
+
+
+def test_another_plan_does_not_resume(command: Command, golden: Golden) -> None:
+    run = ("train", "mlp", "--batch", "4", "--steps", "1", "--out", "run")
+    assert command(*run)[0] == 0
+    code, _, err = command(*run, "--lr", "0.5", "--resume")
+    assert code == 2
+    golden("another_plan.txt", err)
+
+
+def test_a_model_of_the_user_trains(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import torch\nfrom torch import nn\n\n\n"
+        "def net():\n    return nn.Linear(3, 2)\n\n\n"
+        "def example_batch(model, batch, seed=0):\n"
+        "    source = torch.Generator().manual_seed(seed)\n"
+        "    return torch.randn(batch, 3, generator=source), torch.zeros(batch, 2)\n\n\n"
+        "def loss(output, target):\n    return ((output - target) ** 2).mean()\n"
+    )
+    code, out, _ = command("train", "mine:net", "--steps", "3")
+    assert code == 0
+    assert "8 parameters, 8 examples a step" in out
+    assert (tmp_path / "out" / "train" / CHECKPOINT).exists()
+
+
+def checkpoint_of(session: Session, folder: Path) -> dict[str, torch.Tensor]:
+    session.save(folder / CHECKPOINT, 8)
+    return checkpoint(folder)
+
+
+STOPPING = """
+import os, signal
+from torch import nn
+import torch
+
+def net():
+    return nn.Linear(3, 2)
+
+def example_batch(model, batch, seed=0):
+    if seed == 3 and os.path.exists("press"):
+        os.kill(os.getpid(), signal.SIGINT)
+    source = torch.Generator().manual_seed(seed)
+    return torch.randn(batch, 3, generator=source), torch.zeros(batch, 2)
+
+def loss(output, target):
+    return ((output - target) ** 2).mean()
+"""
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(
+    command: Command, golden: Golden, tmp_path: Path
+) -> None:
+    (tmp_path / "stopping.py").write_text(STOPPING)
+    run = ("train", "stopping:net", "--steps", "6", "--out")
+    assert command(*run, "straight")[0] == 0
+    (tmp_path / "press").touch()
+    code, out, _ = command(*run, "parts")
+    assert code == 130
+    golden("ctrl_c.txt", out[out.index("  stopped") :])
+    (tmp_path / "press").unlink()
+    assert command(*run, "parts", "--resume")[0] == 0
+    assert same(checkpoint(tmp_path / "parts"), checkpoint(tmp_path / "straight"))
+
+
+SMALL = Plan(
+    "gpt",
+    steps=4,
+    batch=2,
+    lr=1e-3,
+    warmup=2,
+    clip=1.0,
+    seed=0,
+    settings=(("layers", 1), ("width", 32), ("heads", 2), ("length", 16)),
+)
+
+
+def test_the_demo_compares_with_eager_and_goes_on_bit_for_bit(
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(contest, "ROUNDS", 1)
+    monkeypatch.setattr(contest, "BLOCK_SECONDS", 0.02)
+    monkeypatch.setattr(demo, "SAMPLE", 12)
+    console = Console(highlight=False, width=200)
+    assert run_demo(tmp_path, console, resume=False, plan=SMALL, peers=())
+    assert run_demo(tmp_path, console, resume=True, plan=SMALL, peers=(EAGER,))
+    out = capsys.readouterr().out
+    difference, _, step = out.split("from PyTorch eager: ")[1].partition(" ")
+    assert float(difference) < 1e-4
+    assert "4 steps compared" in step
+    for word in ("time, median", "peak memory", "compile time", "held-out loss"):
+        assert word in out
+    session = open_session(replace(SMALL, steps=8), None)
+    session.train(console)
+    straight = checkpoint_of(session, tmp_path_factory.mktemp("straight"))
+    assert same(checkpoint(tmp_path), straight)
+    assert {path.name for path in tmp_path.iterdir()} == {CHECKPOINT, CURVES, TEXT}
+    assert (tmp_path / TEXT).read_text(encoding="utf-8").startswith("def ")

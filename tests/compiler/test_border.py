@@ -1,0 +1,37 @@
+"""What torch.compile gives with this backend is what eager gives, in all that can be seen."""
+
+import copy
+
+import pytest
+import torch
+from tests.compiler.border import MODULES, Bordering
+from tests.models.agreement import EPSILON, disagreements, in_double, outcome
+
+# Values that go through bfloat16 are rounded after every operator, in another order than eager's.
+ROUNDING = {"half": 2.0**-7, "autocast": 2.0**-7}
+
+
+# Modules that are left to eager in training (or in inference), and a part of what is said of them.
+LEFT = {("custom_function", True): "a custom autograd.Function is asked for its gradient"}
+
+
+# Dynamo itself makes an instance of a custom function's class.
+@pytest.mark.filterwarnings("ignore::tilewright.base.errors.FallbackWarning")
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+@pytest.mark.parametrize("train", [True, False], ids=["train", "eval"])
+@pytest.mark.parametrize("name", MODULES)
+def test_a_compiled_module_is_eager(name: str, train: bool, fallbacks: list[str]) -> None:
+    said = LEFT.get((name, train), "")
+    torch.manual_seed(0)
+    model = Bordering(MODULES[name])
+    x = torch.randn(3, 4)
+    ours, eager = copy.deepcopy(model), copy.deepcopy(model)
+    compiled = torch.compile(ours, backend="tilewright")
+    for _ in range(2):
+        exact = in_double(eager, {"x": x}, train=train)
+        expected = outcome(eager, eager, {"x": x.clone()}, train=train)
+        found = outcome(compiled, ours, {"x": x.clone()}, train=train)
+        rounding = ROUNDING.get(name, EPSILON)
+        assert disagreements(found, expected, exact, rounding=rounding) == []
+    assert len(fallbacks) == bool(said)
+    assert all(said in fallback for fallback in fallbacks)

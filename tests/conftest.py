@@ -1,0 +1,65 @@
+"""What every test shares: fixed seeds, the golden texts, and the GPU tests' skip."""
+
+import difflib
+import random
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import hypothesis
+import numpy as np
+import pytest
+
+hypothesis.settings.register_profile(
+    "tilewright", derandomize=True, deadline=None, max_examples=50, database=None
+)
+hypothesis.settings.load_profile("tilewright")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--rewrite-golden", action="store_true", help="write golden texts instead of comparing"
+    )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    needing = [item for item in items if item.get_closest_marker("gpu")]
+    if not needing:
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        for item in needing:
+            item.add_marker(pytest.mark.skip(reason="no CUDA device on this machine"))
+
+
+@pytest.fixture(autouse=True)
+def _fixed_seeds() -> None:
+    """Seed every generator a test may draw from; torch only where the test has imported it."""
+    random.seed(0)
+    np.random.seed(0)
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """Return `check(name, text)`: `text` must equal the file goldens/`name` beside the test."""
+    folder = Path(request.path).parent / "goldens"
+    rewrite = request.config.getoption("--rewrite-golden")
+
+    def check(name: str, text: str) -> None:
+        path = folder / name
+        text = text.rstrip("\n") + "\n"
+        if rewrite:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            return
+        assert path.exists(), f"no golden {path}: review the text, then `make golden`\n{text}"
+        kept = path.read_text(encoding="utf-8")
+        difference = difflib.unified_diff(
+            kept.splitlines(), text.splitlines(), "golden", "found", lineterm=""
+        )
+        assert text == kept, f"{path} differs:\n" + "\n".join(difference)
+
+    return check

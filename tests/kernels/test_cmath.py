@@ -1,0 +1,133 @@
+"""The vector functions: errors in units of the last place, edges as in C99, loops vectorised."""
+
+import ctypes
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import special
+
+from tilewright.kernels import FLAGS
+from tilewright.kernels.cmath import SNIPPETS, ULP
+
+Array = np.ndarray
+ONE = [name for name in ULP if name not in ("pow", "atan2")]
+TWO = ["pow", "atan2"]
+
+
+def sigmoid(x: Array) -> Array:
+    e = np.exp(-np.abs(x))
+    return np.asarray(np.where(x < 0, e, 1) / (1 + e))
+
+
+NAMES = {"asin": "arcsin", "acos": "arccos", "atan": "arctan", "pow": "power", "atan2": "arctan2"}
+REFERENCE: dict[str, Callable[..., Array]] = {
+    "sigmoid": sigmoid,
+    "erf": special.erf,
+    "erfc": special.erfc,
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+}
+
+
+def reference(name: str, *args: Array) -> Array:
+    function = REFERENCE.get(name) or getattr(np, NAMES.get(name, name))
+    with np.errstate(all="ignore"):
+        return np.asarray(function(*(arg.astype(np.float64) for arg in args)))
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[ctypes.CDLL, str]:
+    text = "\n".join(snippet.text for snippet in SNIPPETS)
+    for name in ONE:
+        text += f"\nvoid loop_{name}(const float *x, float *y, long n) {{"
+        text += f"for (long i = 0; i < n; i++) y[i] = {name}_f32(x[i]); }}"
+    for name in TWO:
+        text += f"\nvoid loop_{name}(const float *x, const float *z, float *y, long n) {{"
+        text += f"for (long i = 0; i < n; i++) y[i] = {name}_f32(x[i], z[i]); }}"
+    folder = Path(tmp_path_factory.mktemp("cmath"))
+    source, library = folder / "cmath.c", folder / "cmath.so"
+    source.write_text(text)
+    command = ["cc", *FLAGS, "-Wall", "-shared", "-fPIC", "-fopt-info-vec-optimized"]
+    done = subprocess.run(
+        [*command, str(source), "-o", str(library), "-lm"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "warning" not in done.stderr, done.stderr
+    return ctypes.CDLL(str(library)), done.stderr
+
+
+def call(library: ctypes.CDLL, name: str, *args: Array) -> Array:
+    result = np.empty_like(args[0])
+    pointers = [ctypes.c_void_p(array.ctypes.data) for array in (*args, result)]
+    getattr(library, f"loop_{name}")(*pointers, ctypes.c_long(result.size))
+    return result
+
+
+def check(found: Array, expected: Array, ulps: float) -> None:
+    with np.errstate(all="ignore"):
+        rounded = expected.astype(np.float32)
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(rounded))
+    infinite = np.isinf(rounded)
+    np.testing.assert_array_equal(found[infinite], rounded[infinite])
+    zero = expected == 0
+    np.testing.assert_array_equal(found[zero], 0)
+    np.testing.assert_array_equal(np.signbit(found[zero]), np.signbit(expected[zero]))
+    finite = np.isfinite(rounded)
+    assert np.isfinite(found[finite]).all()
+    unit = np.spacing(np.abs(rounded[finite])).astype(np.float64)
+    error = np.abs(found[finite].astype(np.float64) - expected[finite]) / unit
+    assert error.max() <= ulps
+
+
+EDGES = [0.0, -0.0, np.inf, -np.inf, np.nan, 1, -1, 0.5, -0.5, 2, 3, -3, 1e-45, -1e-45, 1.2e-38]
+EDGES += [
+    88.72,
+    88.73,
+    -87.4,
+    -103.97,
+    -104,
+    128,
+    129,
+    -149,
+    -151,
+    10.05,
+    3.4e38,
+    -3.4e38,
+    16777217,
+]
+
+
+@pytest.mark.parametrize("name", ONE)
+def test_error_is_within_the_table(name: str, compiled: tuple[ctypes.CDLL, str]) -> None:
+    rng = np.random.default_rng(0)
+    every = np.arange(0, 2**32, 9973, dtype=np.uint64).astype(np.uint32).view(np.float32)
+    near = [rng.uniform(-s, s, 150_000) for s in (1, 12, 110, 1e6)]
+    x = np.concatenate([EDGES, *near]).astype(np.float32)
+    x = np.concatenate([x, every])
+    check(call(compiled[0], name, x), reference(name, x), ULP[name])
+
+
+@pytest.mark.parametrize("name", TWO)
+def test_error_of_two_arguments_is_within_the_table(
+    name: str, compiled: tuple[ctypes.CDLL, str]
+) -> None:
+    rng = np.random.default_rng(1)
+    pairs = np.array([(a, b) for a in EDGES for b in EDGES], np.float32)
+    x = [pairs[:, 0], rng.uniform(0, 10, 200_000), np.exp(rng.uniform(-80, 80, 100_000))]
+    z = [pairs[:, 1], rng.uniform(-20, 20, 200_000), rng.uniform(-2, 2, 100_000)]
+    a = np.concatenate([*x, rng.uniform(-9, 9, 100_000)]).astype(np.float32)
+    b = np.concatenate([*z, np.round(rng.uniform(-9, 9, 100_000))]).astype(np.float32)
+    check(call(compiled[0], name, a, b), reference(name, a, b), ULP[name])
+
+
+def test_every_loop_is_vectorised(compiled: tuple[ctypes.CDLL, str]) -> None:
+    version = subprocess.run(["cc", "--version"], capture_output=True, text=True).stdout
+    if "Free Software Foundation" not in version:
+        pytest.skip("only gcc says what it has vectorised in this form")
+    lines = {int(line) for line in re.findall(r":(\d+):\d+: optimized: loop vec", compiled[1])}
+    count = len("\n".join(snippet.text for snippet in SNIPPETS).split("\n"))
+    loops = set(range(count + 1, count + 1 + len(ONE) + len(TWO)))
+    assert loops <= lines

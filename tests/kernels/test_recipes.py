@@ -1,0 +1,225 @@
+"""What the emitter promises beside numbers: names, recipes, faults, parts, vector loops."""
+
+import ctypes
+import re
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.kernels.harness import body, compile_all, random_arrays, run
+
+from tilewright.base.errors import Origin
+from tilewright.graph.evaluate_scalar import uniform
+from tilewright.graph.ir import Graph
+from tilewright.kernels import FLAGS, Emitted, choose_recipe, emit, emit_naive
+
+Kernels = tuple[dict[str, Graph], dict[str, tuple[Emitted, Emitted]], ctypes.CDLL]
+SOFTMAX = {
+    "m": "f32[512]: y[i<512] max= x[i, j<1000]",
+    "e": "f32[512, 1000]: y[i<512, j<1000] = exp(x[i, j] - m[i])",
+    "s": "f32[512]: y[i<512] += e[i, j<1000]",
+    "y": "f32[512, 1000]: y[i<512, j<1000] = e[i, j] / s[i]",
+}
+
+
+def softmax() -> Graph:
+    return body({"x": "f32[512, 1000]"}, SOFTMAX)
+
+
+def renamed(steps: dict[str, str], mapping: dict[str, str]) -> dict[str, str]:
+    pattern = re.compile(r"\b(" + "|".join(mapping) + r")\b(?=\[| *:|$)")
+    return {
+        mapping.get(name, name): pattern.sub(lambda m: mapping[m[1]], text)
+        for name, text in steps.items()
+    }
+
+
+def test_names_and_origins_do_not_change_a_kernel() -> None:
+    plain = softmax()
+    other = body({"input_7": "f32[512, 1000]"}, renamed(SOFTMAX, {"x": "input_7", "e": "exp_3"}))
+    nodes = tuple(replace(node, origin=Origin("model.py", 3)) for node in other.nodes)
+    assert emit(plain) == emit(replace(other, name="layer", nodes=nodes))
+
+
+def test_a_kernel_is_named_by_its_text() -> None:
+    a = emit(body({"x": "f32[8]"}, {"y": "f32[8]: y[i<8] = x[i] + 1"}))
+    b = emit(body({"x": "f32[8]"}, {"y": "f32[8]: y[i<8] = x[i] + 2"}))
+    assert a.name != b.name
+    assert re.fullmatch(r"k_[0-9a-f]{16}", a.name)
+    assert f"int {a.name}(char **p, long part, long parts)" in a.text
+
+
+@pytest.mark.parametrize(
+    ("inputs", "steps", "recipe"),
+    [
+        ({"x": "f32[8]"}, {"y": "f32[8]: y[i<8] = x[i] + 1"}, "pointwise: 1 result over 8"),
+        (
+            {"x": "f32[512, 1000]"},
+            SOFTMAX,
+            "rows: 3 results over 512 rows of 1000",
+        ),
+        (
+            {"x": "f32[300, 64]"},
+            {"y": "f32[64]: y[j<64] += x[i<300, j]"},
+            "columns: 1 result over 64 rows of 300, 64 rows side by side",
+        ),
+        (
+            {"x": "f32[64, 48]"},
+            {"y": "f32[48, 64]: y[j<48, i<64] = x[i, j]"},
+            "pointwise: 1 result over 48x64, in square tiles",
+        ),
+        (
+            {"g": "f32[12, 40]", "t": "i64[12]"},
+            {"y": "f32[9, 40]: y[t[r<12], d<40] += g[r, d]"},
+            "scatter: v0 lands where an index that is read says, 40 apart",
+        ),
+        (
+            {"x": "f32[8, 9, 10]"},
+            {
+                "a": "f32[8, 9]: y[i<8, j<9] += x[i, j, k<10]",
+                "b": "f32[8]: y[i<8] max= a[i, j<9]",
+            },
+            "naive: v1 and v0 are reduced to different rows; v1 is no scatter",
+        ),
+    ],
+)
+def test_recipe_is_chosen_with_a_reason(
+    inputs: dict[str, str], steps: dict[str, str], recipe: str
+) -> None:
+    graph = body(inputs, steps)
+    assert choose_recipe(graph) == recipe
+    assert emit(graph).recipe == recipe
+
+
+def test_parts_depend_on_the_shape_alone() -> None:
+    small = emit(body({"x": "f32[64]"}, {"y": "f32[64]: y[i<64] = x[i] + 1"}))
+    large = emit(body({"x": "f32[1000000]"}, {"y": "f32[1000000]: y[i<1000000] = x[i] + 1"}))
+    assert small.parts == 1
+    assert large.parts == 64
+    assert emit(softmax()).parts == 64
+
+
+def test_price_is_that_of_the_formulas() -> None:
+    kernel = emit(body({"x": "f32[64]", "z": "f32[64]"}, {"y": "f32[64]: y[i<64] = x[i] * z[i]"}))
+    assert kernel.flops == 64
+    assert kernel.bytes == 3 * 64 * 4
+
+
+# ------------------------------------------------------------------------------------------ faults
+
+FAULTS = {
+    "gather": ({"w": "f32[7, 3]", "t": "i64[5]"}, "f32[5, 3]: y[i<5, d<3] = w[t[i], d]"),
+    "scatter": ({"w": "f32[5, 3]", "t": "i64[5]"}, "f32[7, 3]: y[t[i<5], d<3] += w[i, d]"),
+    "guarded": (
+        {"w": "f32[7]", "t": "i64[5]"},
+        "f32[5]: y[i<5] = w[t[i]] if t[i] != 99 else 0",
+    ),
+    "where": ({"w": "f32[7]", "t": "i64[5]"}, "f32[5]: y[i<5] = w[t[i]] where t[i] != 99"),
+    "reduced": ({"w": "f32[7]", "t": "i64[5]"}, "f32[]: y[] += w[t[i<5]] where t[i] != 99"),
+    "empty": ({"w": "f32[0]", "t": "i64[5]"}, "f32[5]: y[i<5] = w[t[i]] where t[i] != 99"),
+    "division": ({"w": "i64[7]", "t": "i64[5]"}, "i64[5]: y[i<5] = w[i] // (t[i] - 99)"),
+}
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> Kernels:
+    graphs = {name: body(inputs, {"y": step}) for name, (inputs, step) in FAULTS.items()}
+    made = {name: (emit(graph), emit_naive(graph)) for name, graph in graphs.items()}
+    folder = Path(tmp_path_factory.mktemp("faults"))
+    return graphs, made, compile_all([k for pair in made.values() for k in pair], folder)
+
+
+@pytest.mark.parametrize("name", list(FAULTS))
+@pytest.mark.parametrize("index", [0, 6, 7, -1, 99, 2**40])
+def test_an_index_out_of_range_is_an_error_unless_guarded(
+    name: str, index: int, kernels: Kernels
+) -> None:
+    graphs, made, library = kernels
+    arrays = random_arrays(graphs[name], seed=0)
+    arrays[1] = np.array([1, 2, index, 0, 3])
+    guarded = name in ("guarded", "where", "reduced", "empty") and index == 99
+    if name == "empty":
+        arrays[1][:] = index
+    wrong = not guarded and (not 0 <= index < 7 or name == "empty")
+    expected = int(wrong)
+    if name == "division":
+        expected = 2 * (index == 99)
+    for kernel in made[name]:
+        code, _ = run(library, kernel, graphs[name], arrays)
+        assert code == expected
+
+
+def test_uniform_is_philox(tmp_path: Path) -> None:
+    graph = body({"s": "i64[]"}, {"y": "f32[4096]: y[i<4096] = uniform(s[], i * 1000003 - 5)"})
+    kernel = emit(graph)
+    library = compile_all([kernel], tmp_path)
+    seed = np.array(0x1234567887654321)
+    _, found = run(library, kernel, graph, [seed])
+    expected = uniform(seed, np.arange(4096) * 1000003 - 5)
+    np.testing.assert_array_equal(found[0], expected)
+
+
+def test_a_long_chain_is_printed(tmp_path: Path) -> None:
+    steps = {"v0": "f32[9]: y[i<9] = x[i] * 0.5"}
+    for k in range(1, 150):
+        steps[f"v{k}"] = f"f32[9]: y[i<9] = v{k - 1}[i] * 0.5 + v{max(k - 2, 0)}[i] * 0.5"
+    graph = body({"x": "f32[9]"}, steps)
+    kernel = emit(graph)
+    assert kernel.text.count("\n") < 500
+    library = compile_all([kernel], tmp_path)
+    arrays = random_arrays(graph, seed=1)
+    a, b = arrays[0] * np.float32(0.5), arrays[0] * np.float32(0.5)
+    for _ in range(1, 150):
+        a, b = a * np.float32(0.5) + b * np.float32(0.5), a
+    np.testing.assert_array_equal(run(library, kernel, graph, arrays)[1][0], a)
+
+
+# ----------------------------------------------------------------------------------------- vectors
+
+VECTORS = {
+    "add": ({"x": "f32[9999]", "z": "f32[9999]"}, {"y": "f32[9999]: y[i<9999] = x[i] + z[i]"}),
+    "gelu": (
+        {"x": "f32[9999]"},
+        {"y": "f32[9999]: y[i<9999] = x[i] * (1 + erf(x[i] * 0.7071067811865476))"},
+    ),
+    "dropout": (
+        {"x": "f32[9999]", "s": "i64[]"},
+        {"y": "f32[9999]: y[i<9999] = x[i] * 2 if uniform(s[], i) >= 0.5 else 0"},
+    ),
+    "softmax": ({"x": "f32[512, 1000]"}, SOFTMAX),
+    "layernorm": (
+        {"x": "f32[64, 768]", "w": "f32[768]"},
+        {
+            "m": "f32[64]: y[i<64] += x[i, j<768]",
+            "v": "f32[64]: y[i<64] += (x[i, j<768] - m[i] / 768) * (x[i, j] - m[i] / 768)",
+            "y": "f32[64, 768]: y[i<64, j<768] = (x[i, j] - m[i]) * rsqrt(v[i]) * w[j]",
+        },
+    ),
+    "colsum": ({"x": "f32[999, 768]"}, {"y": "f32[768]: y[j<768] += x[i<999, j]"}),
+    "bf16": ({"x": "bf16[9999]"}, {"y": "bf16[9999]: y[i<9999] = x[i] * 2 + 1"}),
+    "pad": ({"x": "f32[99, 99]"}, {"y": "f32[101, 101]: y[i<101, j<101] = x[i - 1, j - 1]"}),
+}
+
+
+@pytest.mark.parametrize("name", list(VECTORS))
+def test_innermost_loops_are_vectorised(name: str, tmp_path: Path) -> None:
+    version = subprocess.run(["cc", "--version"], capture_output=True, text=True).stdout
+    if "Free Software Foundation" not in version:
+        pytest.skip("only gcc says what it has vectorised in this form")
+    kernel = emit(body(*VECTORS[name]))
+    source = tmp_path / "kernel.c"
+    source.write_text(kernel.text)
+    done = subprocess.run(
+        ["cc", *FLAGS, "-c", str(source), "-o", str(tmp_path / "kernel.o"), "-fopt-info-vec"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    vectorised = {int(n) for n in re.findall(r":(\d+):\d+: optimized: loop vec", done.stderr)}
+    lines = kernel.text.split("\n")
+    wanted = [at + 2 for at, line in enumerate(lines) if "#pragma GCC ivdep" in line]
+    assert wanted
+    tails = {at for at in wanted if re.search(r"l < ([1-9]|1[0-5]);", lines[at - 1])}
+    assert set(wanted) - tails <= vectorised, lines[min(set(wanted) - tails - vectorised) - 1]

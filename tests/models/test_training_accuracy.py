@@ -1,0 +1,95 @@
+"""The models train as exactly as float32 allows: judged by eager in float64."""
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import tilewright as tw
+from tilewright.models import convnet, gpt, mlp
+
+Tensor = torch.Tensor
+Batch = tuple[Tensor, Tensor]
+
+# Name -> module of models, factory, examples in a batch.
+MODELS: dict[str, tuple[Any, Callable[[], nn.Module], int]] = {
+    "mlp": (mlp, mlp.mlp, 32),
+    "gpt small": (gpt, gpt.gpt_small, 4),
+    "gpt": (gpt, gpt.gpt, 1),
+    "convnet": (convnet, convnet.convnet, 4),
+}
+
+
+class WithLoss(nn.Module):
+    """A model and its loss as one function of the batch."""
+
+    def __init__(self, model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.model, self.loss = model, loss
+
+    def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        return self.loss(self.model(inputs), targets)
+
+
+def _doubled(batch: Batch) -> Batch:
+    inputs, targets = batch
+    return (inputs.double() if inputs.is_floating_point() else inputs), targets
+
+
+def _build(name: str, seed: int) -> tuple[WithLoss, Callable[[int], Batch]]:
+    module, factory, size = MODELS[name]
+    torch.manual_seed(seed)
+    model = factory()
+    return WithLoss(model, module.loss), lambda at: module.example_batch(model, size, seed=at)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_gradients_of_the_first_step_are_float64s_to_five_digits(name: str) -> None:
+    ours, batches = _build(name, 0)
+    exact = copy.deepcopy(ours).double()
+    batch = batches(0)
+    tw.compile(ours, *batch)(*batch).backward()
+    exact(*_doubled(batch)).backward()
+    for (key, mine), true in zip(ours.named_parameters(), exact.parameters(), strict=True):
+        assert mine.grad is not None, key
+        assert true.grad is not None, key
+        error = (mine.grad.double() - true.grad).norm() / true.grad.norm()
+        assert error <= 1e-5, f"{key}: {error:.2e}"
+
+
+def _optimizer(name: str, model: nn.Module) -> torch.optim.Optimizer:
+    if name == "convnet":
+        return torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, nesterov=True)
+    return torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+
+def _eager_losses(
+    net: WithLoss, optimizer: torch.optim.Optimizer, batches: Callable[[int], Batch], *, wide: bool
+) -> Iterator[float]:
+    for at in range(30):
+        batch = _doubled(batches(at)) if wide else batches(at)
+        optimizer.zero_grad()
+        loss = net(*batch)
+        loss.backward()
+        optimizer.step()
+        yield loss.item()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", MODELS)
+def test_thirty_steps_stay_as_close_to_float64_as_eager(name: str, seed: int) -> None:
+    ours, batches = _build(name, seed)
+    eager, exact = copy.deepcopy(ours), copy.deepcopy(ours).double()
+    module = MODELS[name][0]
+    step = tw.train_step(ours.model, module.loss, _optimizer(name, ours.model), *batches(0))
+    truths = _eager_losses(exact, _optimizer(name, exact), batches, wide=True)
+    losses = _eager_losses(eager, _optimizer(name, eager), batches, wide=False)
+    widest = 0.0
+    for at, (truth, loss) in enumerate(zip(truths, losses, strict=True)):
+        widest = max(widest, abs(loss - truth))
+        found = step(*batches(at)).item()
+        assert abs(found - truth) <= 2 * widest + 1e-6 * abs(truth), f"step {at}"

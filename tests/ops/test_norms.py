@@ -1,0 +1,56 @@
+"""Norms: what their statistics survive, and what is said by default."""
+
+import numpy as np
+import pytest
+import torch
+
+from tilewright.base.dtypes import BF16, F16, F32, F64, DType
+from tilewright.graph.build import Builder
+from tilewright.graph.evaluate import evaluate
+from tilewright.graph.ir import Attr, TensorType
+from tilewright.ops import TABLE, composites, expand_where
+from tilewright.ops.operator import apply
+
+Array = np.ndarray
+
+
+def run(name: str, *arrays: Array, dtype: DType = F32, **attrs: Attr) -> tuple[Array, ...]:
+    builder = Builder()
+    operands = [builder.input("x", TensorType(array.shape, dtype)) for array in arrays]
+    graph = builder.finish(apply(builder, TABLE[name], *operands, names=(), **attrs))  # type: ignore[arg-type]
+    while chosen := composites(graph):
+        graph = expand_where(graph, chosen)
+    return evaluate(graph, [array.astype(dtype.numpy) for array in arrays])
+
+
+@pytest.mark.parametrize("name", ["var", "std", "layer_norm", "batch_norm_fresh"])
+def test_a_large_mean_does_not_cancel_the_variance(name: str) -> None:
+    # A one-pass variance in float32 is wrong in every digit here.
+    x = 4096.0 + np.random.default_rng(0).integers(-4, 5, (64, 32)) / 4
+    exact = run(name, x, dtype=F64)[0]
+    found = run(name, x)[0]
+    np.testing.assert_allclose(found, exact, rtol=2e-5, atol=2e-5 * np.abs(exact).max())
+
+
+@pytest.mark.parametrize("dtype", [F32, F16, BF16])
+def test_an_epsilon_not_given_is_that_of_the_type_computed_in(dtype: DType) -> None:
+    x = np.full(4, 2.0**-6)
+    eager = torch.nn.functional.rms_norm(torch.tensor(x).to(getattr(torch, dtype.torch_name)), (4,))
+    found = run("rms_norm", x, dtype=dtype)[0].astype(np.float64)
+    np.testing.assert_allclose(found, eager.double().numpy(), rtol=1e-7)
+
+
+def test_the_softmax_of_large_numbers_is_finite_and_of_a_masked_row_nan() -> None:
+    x = np.array([[1e4, 1e4, -np.inf], [-np.inf, -np.inf, -np.inf]])
+    with np.errstate(invalid="ignore"):
+        found = run("softmax", x, dim=1)[0]
+    assert found[0].tolist() == [0.5, 0.5, 0.0]
+    assert np.isnan(found[1]).all()
+
+
+def test_running_statistics_take_the_unbiased_variance() -> None:
+    x = np.random.default_rng(0).standard_normal((6, 3))
+    mean, variance = np.zeros(3), np.ones(3)
+    _, moved_mean, moved_variance = run("batch_norm", x, mean, variance, dtype=F64, momentum=0.25)
+    np.testing.assert_allclose(moved_mean, 0.25 * x.mean(0), rtol=1e-14)
+    np.testing.assert_allclose(moved_variance, 0.75 + 0.25 * x.var(0, ddof=1), rtol=1e-14)

@@ -1,0 +1,63 @@
+"""Programs without library calls run on NumPy arrays, and torch is not needed for it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tilewright.base.errors import DTypeError, MutationError, ShapeError
+from tilewright.program import save
+from tilewright.runtime import Executable, load
+
+from .programs import chain, counter, linear_relu
+
+# ---- on arrays ----------------------------------------------------------------------------------
+
+
+def test_arrays_run_as_tensors_do() -> None:
+    executable = Executable(chain(5, 1000, 4))
+    x = np.random.default_rng(0).normal(size=1000).astype(np.float32)
+    (found,) = executable(x)
+    assert isinstance(found, np.ndarray)
+    assert np.array_equal(found, executable(torch.from_numpy(x))[0].numpy())
+    (strided,) = executable.run_arrays([np.repeat(x, 2)[::2]])
+    assert np.array_equal(found, strided)
+
+
+def test_arrays_are_updated_in_place() -> None:
+    executable = Executable(counter())
+    state, step = np.zeros(8, np.float32), np.ones(4, np.float32)
+    executable(state[::2], step)
+    assert state.tolist() == [1, 0, 1, 0, 1, 0, 1, 0]
+    with pytest.raises(MutationError, match="share memory"):
+        executable(state[:4], state[2:6])
+    with pytest.raises(DTypeError, match="float64"):
+        executable(np.zeros(4), step)
+    with pytest.raises(ShapeError, match="another shape"):
+        executable(np.zeros(3, np.float32), step)
+    with pytest.raises(ShapeError, match="number of inputs"):
+        executable(step)
+
+
+def test_a_saved_program_runs_on_arrays_without_torch(tmp_path: Path) -> None:
+    save(chain(5, 1000, 4), tmp_path / "chain.tw")
+    code = (
+        "import sys, numpy as np\n"
+        "from tilewright.runtime import load\n"
+        f"y, = load({str(tmp_path / 'chain.tw')!r})(np.zeros(1000, np.float32))\n"
+        "assert (y == 5).all() and 'torch' not in sys.modules\n"
+        "import torch\n"
+        f"y, = load({str(tmp_path / 'chain.tw')!r})(torch.zeros(1000))\n"
+        "assert (y == 5).all()\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_loaded_program_gives_the_same_bits(tmp_path: Path) -> None:
+    program = linear_relu(5, 6, 7)
+    save(program, tmp_path / "p.tw")
+    x, w = torch.randn(5, 6), torch.randn(7, 6)
+    assert torch.equal(Executable(program).run([x, w])[0], load(tmp_path / "p.tw").run([x, w])[0])

@@ -1,0 +1,415 @@
+"""A compiled step moves parameters, buffers and state as torch's own loop does."""
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from tests.train.nets import (
+    Net,
+    adamw,
+    assert_bits,
+    assert_same,
+    batch,
+    eager_step,
+    mean_square,
+    sgd,
+)
+from torch import nn
+
+from tilewright import Options, train_step
+from tilewright.graph.evaluate_scalar import uniform
+
+# ----------------------------------------------------------------------------------- trajectories
+
+
+@pytest.mark.parametrize("make", [adamw, sgd])
+def test_thirty_steps_follow_float64_as_closely_as_eager_float32(
+    make: Callable[..., torch.optim.Optimizer],
+) -> None:
+    ours = Net()
+    theirs, exact = copy.deepcopy(ours), copy.deepcopy(ours).double()
+    step = train_step(ours, mean_square, make(ours), *batch(), clip_norm=0.5)
+    reference, best = make(theirs), make(exact)
+    widest = 0.0
+    for seed in range(30):
+        tensors = batch(seed)
+        wide = (tensors[0].double(), tensors[1].double())
+        truth = eager_step(exact, best, wide, 0.5).item()
+        widest = max(widest, abs(eager_step(theirs, reference, tensors, 0.5).item() - truth))
+        loss = step(*tensors)
+        assert loss.shape == ()
+        assert not loss.requires_grad
+        assert abs(loss.item() - truth) <= 2 * widest + 1e-6 * abs(truth)
+
+
+@pytest.mark.parametrize("cls", [torch.optim.SGD, torch.optim.AdamW])
+def test_a_schedule_moves_rates_and_momenta_without_compiling_again(
+    cls: type[torch.optim.Optimizer],
+) -> None:
+    ours = Net()
+    theirs = copy.deepcopy(ours)
+
+    def begin(net: Net) -> tuple[torch.optim.Optimizer, Any]:
+        groups = [
+            {"params": net.first.parameters(), "lr": 0.1},
+            {"params": net.second.parameters(), "lr": 0.01},
+        ]
+        settings: dict[str, Any] = {"momentum": 0.9} if cls is torch.optim.SGD else {}
+        optimizer = cls(groups, **settings)
+        return optimizer, torch.optim.lr_scheduler.OneCycleLR(
+            optimizer, max_lr=[0.2, 0.05], total_steps=8
+        )
+
+    optimizer, schedule = begin(ours)
+    reference, other = begin(theirs)
+    step = train_step(ours, mean_square, optimizer, *batch())
+    program = step.program
+    for seed in range(8):
+        step(*batch(seed))
+        eager_step(theirs, reference, batch(seed))
+        if seed < 7:
+            schedule.step()
+            other.step()
+        assert_same(ours, theirs)
+    assert step.program is program
+
+
+def test_a_tensor_may_be_the_learning_rate() -> None:
+    ours = Net()
+    theirs = copy.deepcopy(ours)
+    rate = torch.tensor(0.1)
+    step = train_step(ours, mean_square, sgd(ours, lr=rate), *batch())
+    reference = sgd(theirs, lr=rate, foreach=False)
+    for seed in range(3):
+        rate.mul_(0.5)
+        step(*batch(seed))
+        eager_step(theirs, reference, batch(seed))
+    assert_same(ours, theirs)
+
+
+def test_another_setting_of_the_optimizer_compiles_again() -> None:
+    ours = Net()
+    theirs = copy.deepcopy(ours)
+    optimizer, reference = adamw(ours), adamw(theirs)
+    step = train_step(ours, mean_square, optimizer, *batch())
+    for seed in range(4):
+        if seed == 2:
+            for each in (optimizer, reference):
+                each.param_groups[0]["weight_decay"] = 0.5
+                each.param_groups[0]["betas"] = (0.5, 0.9)
+        step(*batch(seed))
+        eager_step(theirs, reference, batch(seed))
+    assert_same(ours, theirs)
+
+
+# ------------------------------------------------------------------------------------------- state
+
+
+@pytest.mark.parametrize("make", [adamw, sgd])
+def test_state_goes_from_torch_to_us_and_back(
+    make: Callable[..., torch.optim.Optimizer],
+) -> None:
+    ours = Net()
+    theirs = copy.deepcopy(ours)
+    optimizer, reference = make(ours), make(theirs)
+    for seed in range(3):  # both by torch
+        eager_step(ours, optimizer, batch(seed))
+        eager_step(theirs, reference, batch(seed))
+    step = train_step(ours, mean_square, optimizer, *batch())
+    for seed in range(3, 6):  # ours by Tilewright
+        step(*batch(seed))
+        eager_step(theirs, reference, batch(seed))
+    moved = make(ours)
+    moved.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    for seed in range(6, 9):  # by torch again, in another optimizer
+        eager_step(ours, moved, batch(seed))
+        eager_step(theirs, reference, batch(seed))
+    assert_same(ours, theirs)
+    mine, other = moved.state_dict()["state"], reference.state_dict()["state"]
+    assert mine.keys() == other.keys()
+    for number, entries in other.items():
+        for name, value in entries.items():
+            torch.testing.assert_close(mine[number][name], value, rtol=1e-5, atol=1e-6)
+
+
+def test_torch_and_a_compiled_step_may_take_turns() -> None:
+    ours = Net()
+    theirs = copy.deepcopy(ours)
+    optimizer, reference = adamw(ours), adamw(theirs)
+    step = train_step(ours, mean_square, optimizer, *batch())
+    for seed in range(6):
+        if seed % 2:
+            step(*batch(seed))
+        else:
+            eager_step(ours, optimizer, batch(seed))
+        eager_step(theirs, reference, batch(seed))
+    assert_same(ours, theirs)
+
+
+@pytest.mark.parametrize("make", [adamw, sgd])
+def test_a_loaded_state_is_taken_up_bit_for_bit(
+    make: Callable[..., torch.optim.Optimizer],
+) -> None:
+    net = Net()
+    optimizer = make(net)
+    step = train_step(net, mean_square, optimizer, *batch())
+    for seed in range(3):
+        step(*batch(seed))
+    kept = copy.deepcopy((net.state_dict(), optimizer.state_dict()))
+    straight = [step(*batch(seed)).item() for seed in range(3, 6)]
+    after = copy.deepcopy(net)
+    net.load_state_dict(kept[0])
+    optimizer.load_state_dict(kept[1])
+    again = [step(*batch(seed)).item() for seed in range(3, 6)]
+    assert again == straight
+    assert_bits(net, after)
+
+
+def test_state_is_made_at_the_first_step_as_torch_makes_it() -> None:
+    net = Net()
+    optimizer = adamw(net)
+    step = train_step(net, mean_square, optimizer, *batch())
+    assert len(optimizer.state) == 0
+    step(*batch())
+    for parameter in net.parameters():
+        entries = optimizer.state[parameter]
+        assert list(entries) == ["step", "exp_avg", "exp_avg_sq"]
+        assert entries["step"] == 1
+        assert entries["step"].shape == ()
+        assert entries["step"].dtype == torch.float32
+
+
+def test_parameters_of_different_age_keep_their_own_step_counts() -> None:
+    ours = Net()
+    theirs = copy.deepcopy(ours)
+    optimizer, reference = adamw(ours), adamw(theirs)
+    step = train_step(ours, mean_square, optimizer, *batch())
+    for seed in range(6):
+        for net in (ours, theirs):
+            net.first.requires_grad_(seed >= 3)
+        step(*batch(seed))
+        eager_step(theirs, reference, batch(seed))
+    assert_same(ours, theirs)
+    assert optimizer.state[ours.first.weight]["step"] == 3
+    assert optimizer.state[ours.second.weight]["step"] == 6
+
+
+# ------------------------------------------------------------------------------------- debug mode
+
+
+def test_debug_mode_agrees_at_every_step() -> None:
+    net = Net()
+    step = train_step(net, mean_square, adamw(net), *batch(), options=Options(check="eager"))
+    losses = [step(*batch()).item() for _ in range(3)]
+    assert losses == sorted(losses, reverse=True)
+
+
+# ------------------------------------------------------------------------------------- the module
+
+
+def test_tied_parameters_are_one() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(7, 3)
+            self.head = nn.Linear(3, 7, bias=False)
+            self.head.weight = self.table.weight
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = self.head(self.table(ids))
+            return out
+
+    ours = Tied()
+    theirs = copy.deepcopy(ours)
+    ids = torch.tensor([[1, 2, 6], [1, 1, 0]])
+    loss = lambda output, target: F.cross_entropy(output.flatten(0, 1), target.flatten())  # noqa: E731
+    step = train_step(ours, loss, adamw(ours), ids, ids)
+    reference = adamw(theirs)
+    for _ in range(3):
+        step(ids, ids)
+        reference.zero_grad()
+        loss(theirs(ids), ids).backward()
+        reference.step()
+    assert_same(ours, theirs)
+    assert ours.head.weight is ours.table.weight
+
+
+class Normed(nn.Module):
+    """A layer, batch norm, and a layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(3, 5)
+        self.norm = nn.BatchNorm1d(5)
+        self.second = nn.Linear(5, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.second(self.norm(self.first(x)))
+        return out
+
+
+def test_running_statistics_move_as_in_eager_and_rest_in_evaluation() -> None:
+    ours = Normed()
+    theirs = copy.deepcopy(ours)
+    step = train_step(ours, mean_square, sgd(ours), *batch())
+    reference = sgd(theirs)
+    for seed in range(6):
+        for net in (ours, theirs):
+            net.train(seed < 3)
+        step(*batch(seed))
+        eager_step(theirs, reference, batch(seed))
+    assert_same(ours, theirs)
+    assert ours.norm.num_batches_tracked == 3
+
+
+def test_a_parameter_put_in_the_place_of_another_is_seen() -> None:
+    ours = Net()
+    theirs = copy.deepcopy(ours)
+    optimizer, reference = sgd(ours), sgd(theirs)
+    step = train_step(ours, mean_square, optimizer, *batch())
+    step(*batch(0))
+    eager_step(theirs, reference, batch(0))
+    fresh = torch.ones(5)
+    for net in (ours, theirs):
+        net.first.bias = nn.Parameter(fresh.clone())  # which no optimizer has
+    for seed in range(1, 3):
+        step(*batch(seed))
+        eager_step(theirs, reference, batch(seed))
+    assert_same(ours, theirs)
+    assert torch.equal(ours.first.bias, fresh)
+
+
+def test_a_loss_with_parameters_of_its_own_trains_them() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(2))
+
+        def forward(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+            return mean_square(output * self.scale, target)
+
+    ours, loss = Net(), Scaled()
+    theirs, other = copy.deepcopy(ours), copy.deepcopy(loss)
+    optimizer = torch.optim.SGD([*ours.parameters(), *loss.parameters()], lr=0.1)
+    reference = torch.optim.SGD([*theirs.parameters(), *other.parameters()], lr=0.1)
+    step = train_step(ours, loss, optimizer, *batch())
+    for seed in range(3):
+        step(*batch(seed))
+        reference.zero_grad()
+        inputs, targets = batch(seed)
+        other(theirs(inputs), targets).backward()
+        reference.step()
+    assert_same(ours, theirs)
+    assert_same(loss, other)
+
+
+def test_autograd_is_told_that_parameters_have_changed() -> None:
+    net = Net()
+    step = train_step(net, mean_square, sgd(net), *batch())
+    loss = mean_square(net(batch()[0]), batch()[1])
+    step(*batch())
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+# ------------------------------------------------------------------------------------------- masks
+
+
+class Dropping(nn.Module):
+    """Dropout between two layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(3, 50)
+        self.second = nn.Linear(50, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = F.dropout(self.first(x), 0.25, self.training)
+        out: torch.Tensor = self.second(F.dropout(F.relu(hidden), 0.5, self.training))
+        return out
+
+
+def our_mask(seed: int, stream: int, shape: Sequence[int], keep: float) -> torch.Tensor:
+    count = int(np.prod(shape))
+    numbers = (stream << 32) + np.arange(count, dtype=np.int64)
+    drawn = uniform(np.asarray(seed), numbers)
+    return torch.tensor(drawn < np.float32(keep)).reshape(*shape) / keep
+
+
+def test_with_dropout_a_step_is_eager_with_our_masks() -> None:
+    ours = Dropping()
+    theirs = copy.deepcopy(ours)
+    step = train_step(ours, mean_square, sgd(ours), *batch())
+    reference = sgd(theirs)
+    assert step.seed is not None
+    drawn = []
+    for number in range(4):
+        inputs, targets = batch(number)
+        masks = [
+            our_mask(step.seed + number, k, (4, 50), keep) for k, keep in enumerate((0.75, 0.5))
+        ]
+        drawn.append(masks[0])
+        loss = step(inputs, targets)
+        reference.zero_grad()
+        hidden = F.relu(theirs.first(inputs) * masks[0]) * masks[1]
+        expected = mean_square(theirs.second(hidden), targets)
+        expected.backward()
+        reference.step()
+        torch.testing.assert_close(loss, expected.detach(), rtol=1e-5, atol=1e-6)
+    assert_same(ours, theirs)
+    assert not torch.equal(drawn[0], drawn[1])
+
+
+def test_masks_go_on_where_the_state_was_taken() -> None:
+    net = Dropping()
+    optimizer = sgd(net)
+    step = train_step(net, mean_square, optimizer, *batch())
+    for seed in range(2):
+        step(*batch(seed))
+    kept = copy.deepcopy((net.state_dict(), optimizer.state_dict(), step.state_dict()))
+    straight = [step(*batch(seed)).item() for seed in range(2, 5)]
+    torch.manual_seed(99)
+    other = Dropping()
+    fresh = sgd(other)
+    resumed = train_step(other, mean_square, fresh, *batch())
+    other.load_state_dict(kept[0])
+    fresh.load_state_dict(kept[1])
+    resumed.load_state_dict(kept[2])
+    assert [resumed(*batch(seed)).item() for seed in range(2, 5)] == straight
+    assert_bits(net, other)
+
+
+def test_noise_that_torch_draws_goes_on_with_its_generator() -> None:
+    class Noisy(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = self.layer(x + torch.rand_like(x))
+            return out
+
+    net = Noisy()
+    optimizer = sgd(net)
+    step = train_step(net, mean_square, optimizer, *batch())
+    step(*batch())
+    kept = copy.deepcopy((net.state_dict(), optimizer.state_dict(), step.state_dict()))
+    straight = [step(*batch()).item() for _ in range(3)]
+    assert len(set(straight)) == 3
+    net.load_state_dict(kept[0])
+    optimizer.load_state_dict(kept[1])
+    step.load_state_dict(kept[2])
+    assert [step(*batch()).item() for _ in range(3)] == straight
+
+
+def test_the_seed_comes_from_torch_s_generator() -> None:
+    seeds = []
+    for number in (1, 1, 2):
+        torch.manual_seed(number)
+        net = Dropping()
+        seeds.append(train_step(net, mean_square, sgd(net), *batch()).seed)
+    assert seeds[0] == seeds[1] != seeds[2]
