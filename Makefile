@@ -28,11 +28,12 @@ demo: $(STAMP) ## train a small GPT on real text, and measure it beside PyTorch
 test: $(STAMP) ## everything that needs neither a GPU nor a network
 	$(RUN) -m pytest -n 2 --dist loadfile $(ARGS)
 
-check: $(STAMP) ## format, lint, types, floors, sizes, map
+check: $(STAMP) ## format, lint, types, floors, sizes, map, docs/operators.md
 	$(RUN) -m ruff format --check .
 	$(RUN) -m ruff check .
 	$(RUN) -m mypy
 	$(RUN) scripts/package_map.py --check
+	$(RUN) scripts/operators_page.py --check
 	$(RUN) -m pytest -q tests/test_floors.py tests/test_style.py
 
 bench: $(STAMP) $(PEERS_STAMP) ## the numbers of the README, measured on this machine
@@ -47,8 +48,9 @@ golden: $(STAMP) ## rewrite the golden texts, show what changed, and fail: a per
 	git status --short -- tests
 	@echo "Golden texts were rewritten: read the difference above, then commit it like code." && exit 1
 
-map: $(STAMP) ## rewrite the package map of ARCHITECTURE.md
+map: $(STAMP) ## rewrite the package map of ARCHITECTURE.md, and docs/operators.md
 	$(RUN) scripts/package_map.py
+	$(RUN) scripts/operators_page.py
 
 clean: ## remove everything that was built
 	rm -rf $(VENV) $(PEERS) build dist out src/*.egg-info

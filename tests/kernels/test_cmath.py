@@ -14,8 +14,8 @@ from tilewright.kernels import FLAGS
 from tilewright.kernels.cmath import SNIPPETS, ULP
 
 Array = np.ndarray
-ONE = [name for name in ULP if name not in ("pow", "atan2")]
-TWO = ["pow", "atan2"]
+TWO = ["pow", "atan2", "hypot", "xlogy", "xlog1py"]
+ONE = [name for name in ULP if name not in TWO]
 
 
 def sigmoid(x: Array) -> Array:
@@ -24,10 +24,13 @@ def sigmoid(x: Array) -> Array:
 
 
 NAMES = {"asin": "arcsin", "acos": "arccos", "atan": "arctan", "pow": "power", "atan2": "arctan2"}
+NAMES |= {"asinh": "arcsinh", "acosh": "arccosh", "atanh": "arctanh"}
 REFERENCE: dict[str, Callable[..., Array]] = {
     "sigmoid": sigmoid,
     "erf": special.erf,
     "erfc": special.erfc,
+    "xlogy": special.xlogy,
+    "xlog1py": special.xlog1py,
     "rsqrt": lambda x: 1 / np.sqrt(x),
 }
 

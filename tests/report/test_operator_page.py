@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from tilewright.base.errors import OptionError
-from tilewright.ops import TABLE
-from tilewright.report import coverage, operator_page
+from tilewright.ops import PAGES, TABLE
+from tilewright.report import coverage, operator_page, textbook
 
 Golden = Callable[[str, str], None]
 
@@ -47,10 +47,18 @@ def test_the_table_lists_every_operator_once() -> None:
     text = "\n".join(line.plain for line in coverage())
     listed = [line.split()[0] for line in text.splitlines() if line.startswith("  ")]
     assert listed == list(TABLE)
-    assert text.endswith(f"{len(TABLE)} operators on 13 pages")
+    assert text.endswith(f"{len(TABLE)} operators on {len(PAGES)} pages")
 
 
 def test_an_unknown_name_is_an_error_that_knows_better_ones(golden: Golden) -> None:
     with pytest.raises(OptionError) as caught:
         operator_page("matmull")
     golden("unknown.txt", str(caught.value))
+
+
+def test_the_textbook_has_every_line_of_the_table() -> None:
+    book = textbook()
+    for operator in TABLE.values():
+        assert f"### {operator.name}\n\n{operator.doc}\n\n```\n{operator.line[:200]}" in book
+    assert "d_a[m, k] += d_y[m, n] * b[k, n]   a matrix product" in book
+    assert "d_a = d_y" in book

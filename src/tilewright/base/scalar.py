@@ -94,9 +94,19 @@ FUNCTIONS = (
     _row("sinh", "cosh(a)", result="float", flops=16),
     _row("cosh", "sinh(a)", result="float", flops=16),
     _row("tanh", "1 - r * r", result="float", flops=10),
+    _row("asinh", "rsqrt(a * a + 1)", result="float", flops=16),
+    _row("acosh", "rsqrt(a * a - 1)", result="float", flops=16),
+    _row("atanh", "1 / (1 - a * a)", result="float", flops=16),
+    _row("hypot", "a / r", "b / r", result="float", flops=6),
     _row("sigmoid", "r * (1 - r)", result="float", flops=10),
     _row("erf", "1.1283791670955126 * exp(-(a * a))", result="float", flops=14),
     _row("erfc", "-1.1283791670955126 * exp(-(a * a))", result="float", flops=14),
+    # a log(b) and a log(1 + b): 0 where a is, but for NaN; torch's gradients there.
+    _row("xlogy", "0 if a == 0 and b <= 0 else log(b)", "a / b", result="float", flops=11),
+    _row(
+        "xlog1py", "0 if a == 0 and b <= -1 else log1p(b)", "a / (b + 1)", result="float", flops=11
+    ),
+    _row("copysign", "0 if a == 0 else r / a", "", result="float"),
     # Rounding (derivative zero everywhere, as torch has it).
     _row("floor", ""),
     _row("ceil", ""),

@@ -6,6 +6,7 @@ what cannot be right is refused at the user's line.
 This package does not know how a graph is differentiated, made cheaper or run.
 """
 
+from tilewright.capture.coverage import Entry, core_coverage
 from tilewright.capture.entry import Captured, capture
 from tilewright.capture.functionalize import Functional, Prepared, functionalize, prepare_dynamo
 from tilewright.capture.importer import Imported, import_functional
@@ -17,11 +18,13 @@ from tilewright.capture.watch import Watch
 __all__ = [
     "Captured",
     "Computed",
+    "Entry",
     "Functional",
     "Imported",
     "Prepared",
     "Watch",
     "capture",
+    "core_coverage",
     "drawing_again",
     "functionalize",
     "import_functional",

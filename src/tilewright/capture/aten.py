@@ -16,7 +16,8 @@ _UNARY = (
     *("neg", "abs", "sign", "reciprocal", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p"),
     *("sqrt", "rsqrt", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh"),
     *("sigmoid", "erf", "erfc", "floor", "ceil", "trunc", "round", "logical_not", "bitwise_not"),
-    *("isnan", "isinf", "relu", "hardsigmoid", "hardswish", "silu", "mish"),
+    *("isnan", "isinf", "relu", "hardsigmoid", "hardswish", "silu", "mish", "asinh", "acosh"),
+    *("atanh", "sinc", "deg2rad", "rad2deg", "frac", "signbit"),
 )
 # Each with ATen's name, two operands: tensors, or a tensor and a number.
 _BINARY = (
@@ -27,6 +28,9 @@ _BINARY = (
       for kind in ("Tensor", "Scalar")),
     *("logical_and.default", "logical_or.default", "logical_xor.default"),
     *(f"bitwise_{name}.{kind}" for name in ("and", "or", "xor") for kind in ("Tensor", "Scalar")),
+    *("hypot.default", "copysign.Tensor", "copysign.Scalar", "logaddexp.default", "fmax.default"),
+    *("logaddexp2.default", "fmin.default", "xlogy.Tensor", "xlogy.Scalar_Self"),
+    "xlogy.Scalar_Other",
 )  # fmt: skip
 
 RULES: dict[str, Rule] = {
@@ -39,13 +43,22 @@ RULES: dict[str, Rule] = {
     "aten.sub.Scalar": elementwise.binary("sub", "alpha"),
     "aten.rsub.Scalar": elementwise.reversed_sub,
     "aten.div.Tensor_mode": elementwise.divide,
-    "aten.pow.Tensor_Scalar": elementwise.power("self", "exponent"),
-    "aten.pow.Tensor_Tensor": elementwise.power("self", "exponent"),
-    "aten.pow.Scalar": elementwise.power("self", "exponent"),
+    "aten.div.Scalar_mode": elementwise.divide,
+    "aten.sgn.default": elementwise.unary("sign"),
+    "aten.round.decimals": elementwise.unary("round_decimals", "decimals"),
+    "aten.special_xlog1py.default": elementwise.binary("xlog1py"),
+    "aten.heaviside.default": elementwise.pair("heaviside", "self", "values"),
+    "aten.logit.default": elementwise.unary("logit", "eps"),
+    "aten.nan_to_num.default": elementwise.nan_to_num,
+    "aten.pow.Tensor_Scalar": elementwise.pair("pow", "self", "exponent"),
+    "aten.pow.Tensor_Tensor": elementwise.pair("pow", "self", "exponent"),
+    "aten.pow.Scalar": elementwise.pair("pow", "self", "exponent"),
     "aten.clamp.default": elementwise.clamp,
     "aten.clamp_min.default": elementwise.clamp,
     "aten.clamp_max.default": elementwise.clamp,
     "aten.clamp.Tensor": elementwise.clamp_tensors,
+    "aten.clamp_min.Tensor": elementwise.pair("clamp_min", "self", "min"),
+    "aten.clamp_max.Tensor": elementwise.pair("clamp_max", "self", "max"),
     "aten.lerp.Scalar": elementwise.lerp,
     "aten.lerp.Tensor": elementwise.lerp,
     "aten.addcmul.default": elementwise.addc("addcmul"),
@@ -61,6 +74,11 @@ RULES: dict[str, Rule] = {
     "aten.softplus.default": elementwise.unary("softplus", "beta", "threshold"),
     "aten.threshold.default": elementwise.unary("threshold", "threshold", "value"),
     "aten.elu.default": elementwise.elu,
+    "aten.celu.default": elementwise.unary("celu", "alpha"),
+    "aten.softshrink.default": elementwise.unary("softshrink", "lambd"),
+    "aten.hardshrink.default": elementwise.unary("hardshrink", "lambd"),
+    "aten._prelu_kernel.default": elementwise.pair("prelu", "self", "weight"),
+    "aten.glu.default": elementwise.unary("glu", "dim"),
     "aten.log_sigmoid_forward.default": elementwise.log_sigmoid,
     # Copies and conversions.
     "aten.alias.default": elementwise.same,

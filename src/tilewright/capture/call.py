@@ -24,8 +24,27 @@ from tilewright.ops import TABLE
 from tilewright.ops.operator import apply
 
 Made = Value | tuple[Value | None, ...] | None
-Rule = Callable[["Call"], Made]
+Read = Callable[["Call"], Made]
 Operand = Value | bool | int | float
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How an overload is read.
+
+    operators: what of our table may stand for it; casts that promotion asks for go without saying.
+    read: adds them to the graph; gives None, where it cannot.  opaque: what part of the call stays
+    one of torch's, and why; the gradient is derived all the same.
+    """
+
+    operators: tuple[str, ...]
+    read: Read
+    opaque: str = ""
+
+
+def reads(*operators: str, opaque: str = "") -> Callable[[Read], Rule]:
+    """Make a function a rule that may emit `operators`."""
+    return lambda read: Rule(operators, read, opaque)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +111,7 @@ def apply_rule(rule: Rule, walk: Importer, node: fx.Node) -> Made:
     arguments = {name: _values(walk, value) for name, value in _bind(node).items()}
     call = Call(walk, node, arguments, origin_of_meta(node.meta))
     try:
-        made = rule(call)
+        made = rule.read(call)
     except (TilewrightError, AssertionError):
         made = None  # The trace ran the call on these very types: torch can do what we cannot.
     if made is not None and _fits(made, node.meta["val"]):

@@ -5,10 +5,11 @@ library call of its own; it is a value of the graph, and the backward pass reads
 This module does not know torch's generator.
 """
 
-from tilewright.capture.call import Call, Made
+from tilewright.capture.call import Call, Made, reads
 from tilewright.graph.ir import LIBRARY, Attr, Value
 
 
+@reads("full", "mul", "stop_gradient", "div")
 def dropout(call: Call) -> Made:
     """dropout(x, p) --> x * (bernoulli(1 - p) / (1 - p))."""
     value, p = call["x"], call["p"]

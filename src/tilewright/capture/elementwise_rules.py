@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from tilewright.capture.call import Call, Made, Rule
+from tilewright.capture.call import Call, Made, Rule, reads
 from tilewright.capture.template import dtype_of
 from tilewright.graph.ir import Value
 
@@ -21,6 +21,7 @@ from tilewright.graph.ir import Value
 def unary(operator: str, *attributes: str) -> Rule:
     """op(self, attributes...): every attribute has ATen's name."""
 
+    @reads(operator)
     def rule(call: Call) -> Made:
         value = call["self"] if "self" in call.arguments else call["input"]
         return call.emit(operator, value, **{name: call[name] for name in attributes})
@@ -31,6 +32,7 @@ def unary(operator: str, *attributes: str) -> Rule:
 def binary(operator: str, *attributes: str) -> Rule:
     """op(self, other, attributes...), operands first brought to torch's common element type."""
 
+    @reads(operator)
     def rule(call: Call) -> Made:
         left, right = _common(call, "self", "other")
         if not isinstance(left, Value) and not isinstance(right, Value):
@@ -40,12 +42,13 @@ def binary(operator: str, *attributes: str) -> Rule:
     return rule
 
 
-def power(left: str, right: str) -> Rule:
-    """pow(left, right)."""
+def pair(operator: str, left: str, right: str) -> Rule:
+    """op(left, right), operands first brought to torch's common element type."""
 
+    @reads(operator)
     def rule(call: Call) -> Made:
         a, b = _common(call, left, right)
-        return call.emit("pow", a, b)
+        return call.emit(operator, a, b)
 
     return rule
 
@@ -70,6 +73,7 @@ def _common(call: Call, *names: str) -> list[Any]:
     ]
 
 
+@reads("rsub")
 def reversed_sub(call: Call) -> Made:
     """rsub(self, other, alpha) --> other - alpha * self."""
     if call["alpha"] != 1:
@@ -77,6 +81,7 @@ def reversed_sub(call: Call) -> Made:
     return call.emit("rsub", call["self"], call["other"])
 
 
+@reads("elu", "celu", "selu")
 def elu(call: Call) -> Made:
     """elu(self, alpha, scale, input_scale): elu, selu or neither."""
     if call["scale"] == 1 and call["input_scale"] == 1:
@@ -88,6 +93,7 @@ def elu(call: Call) -> Made:
     return None
 
 
+@reads("log_sigmoid")
 def log_sigmoid(call: Call) -> Made:
     """log_sigmoid_forward(self) -> (y, buffer); the buffer is for backward."""
     if any(user.args[1] != 0 for user in call.node.users):
@@ -95,6 +101,7 @@ def log_sigmoid(call: Call) -> Made:
     return (call.emit("log_sigmoid", call["self"], wish="y"), None)
 
 
+@reads("floor_divide", "div", "trunc")
 def divide(call: Call) -> Made:
     """div(self, other, rounding_mode)."""
     left, right = _common(call, "self", "other")
@@ -108,25 +115,42 @@ def divide(call: Call) -> Made:
     return call.emit("trunc", call.emit("div", left, right, wish="quotient"))
 
 
+@reads("clamp")
 def clamp(call: Call) -> Made:
     """clamp(self, min, max) with numbers."""
     low, high = call.arguments.get("min"), call.arguments.get("max")
     return call.emit("clamp", call["self"], min=low, max=high)
 
 
+@reads("clamp_tensor", "clamp_min", "clamp_max")
 def clamp_tensors(call: Call) -> Made:
-    """clamp(self, min, max) with tensors."""
-    if call["min"] is None or call["max"] is None:
-        return None
-    return call.emit("clamp_tensor", call["self"], call["min"], call["max"])
+    """clamp(self, min, max) with tensors, one of them at least."""
+    given = [name for name in ("self", "min", "max") if call[name] is not None]
+    operands = [call.cast(call[name], call.result.dtype, wish=name) for name in given]
+    operator = "clamp_tensor" if len(given) == 3 else f"clamp_{given[1]}"
+    return call.emit(operator, *operands)
 
 
+@reads("nan_to_num")
+def nan_to_num(call: Call) -> Made:
+    """nan_to_num(self, nan, posinf, neginf): what is not said is 0, and the type's largest."""
+    if call.result.dtype.kind != "float":
+        return call.emit("nan_to_num", call["self"])
+    limit = torch.finfo(call.fake("self").dtype).max
+    chosen = {"nan": 0.0, "posinf": limit, "neginf": -limit}
+    attrs: dict[str, Any] = {name: float(other if call[name] is None else call[name])
+             for name, other in chosen.items()}  # fmt: skip
+    return call.emit("nan_to_num", call["self"], **attrs)
+
+
+@reads("where")
 def where(call: Call) -> Made:
     """where(condition, self, other)."""
     left, right = _common(call, "self", "other")
     return call.emit("where", call["condition"], left, right)
 
 
+@reads("masked_fill", "expand")
 def masked_fill(call: Call) -> Made:
     """masked_fill(self, mask, value)."""
     value = call["value"]
@@ -141,6 +165,7 @@ def _expanded(call: Call, value: Value) -> Value:
     return value if value.type.shape == shape else call.emit("expand", value, wish="x", shape=shape)
 
 
+@reads("addcmul")
 def fused_product(call: Call) -> Made:
     """fma(a, b, c), which Dynamo makes of addcmul_ and add_ with alpha: a * b + c."""
     return call.emit("addcmul", call["c"], call["a"], call["b"], value=1)
@@ -149,6 +174,7 @@ def fused_product(call: Call) -> Made:
 def addc(operator: str) -> Rule:
     """addcmul(self, tensor1, tensor2, value) and addcdiv."""
 
+    @reads(operator)
     def rule(call: Call) -> Made:
         names = ("self", "tensor1", "tensor2")
         operands = [call.cast(call[name], call.result.dtype, wish=name) for name in names]
@@ -157,6 +183,7 @@ def addc(operator: str) -> Rule:
     return rule
 
 
+@reads("lerp")
 def lerp(call: Call) -> Made:
     """lerp(self, end, weight)."""
     return call.emit("lerp", call["self"], call["end"], call["weight"])
@@ -165,24 +192,30 @@ def lerp(call: Call) -> Made:
 # ---------------------------------------------------------------------------- copies and casts
 
 
-def same(call: Call) -> Made:
+def unchanged(call: Call) -> Made:
     """A copy, or another layout of the same elements: the operand itself."""
     value: Value = call["self"]
     return value if value.type == call.result else None
 
 
+same = reads()(unchanged)
+
+
+@reads("cast")
 def to_copy(call: Call) -> Made:
     """_to_copy(self, dtype): a cast, or nothing."""
     value = call["self"]
     return value if value.type == call.result else call.emit("cast", value, dtype=_result(call))
 
 
+@reads("expand")
 def copy(call: Call) -> Made:
     """copy(self, src): `src` in the type and shape of `self`."""
     value = _expanded(call, call.cast(call["src"], call.result.dtype))
     return value
 
 
+@reads("stop_gradient")
 def stop(call: Call) -> Made:
     """stop_gradient(x), detach(x)."""
     return call.emit("stop_gradient", call["self"] if "self" in call.arguments else call["x"])
@@ -198,6 +231,7 @@ def _result(call: Call) -> str:
 def reduce(operator: str, *attributes: str) -> Rule:
     """op(self, dim, keepdim, attributes...), `dtype` first: dim is one, several, none or all."""
 
+    @reads(operator)
     def rule(call: Call) -> Made:
         value = call["self"]
         wanted = call.dtype("dtype") if "dtype" in call.arguments else None
@@ -221,6 +255,7 @@ def dims_of(dim: Any) -> tuple[int, ...] | None:
 def argument(operator: str) -> Rule:
     """argmax(self, dim, keepdim)."""
 
+    @reads(operator)
     def rule(call: Call) -> Made:
         return call.emit(operator, call["self"], dim=call["dim"], keepdim=call["keepdim"])
 
@@ -230,6 +265,7 @@ def argument(operator: str) -> Rule:
 def reduce_pair(operator: str) -> Rule:
     """max(self, dim, keepdim) -> (values, indices)."""
 
+    @reads(operator)
     def rule(call: Call) -> Made:
         attrs = {"dim": call["dim"], "keepdim": call["keepdim"]}
         return call.emit_all(operator, call["self"], wishes=("values", "indices"), **attrs)
@@ -240,18 +276,21 @@ def reduce_pair(operator: str) -> Rule:
 def extreme(operator: str) -> Rule:
     """max(self) over everything: ties share the gradient, as in amax."""
 
+    @reads(operator)
     def rule(call: Call) -> Made:
         return call.emit(operator, call["self"])
 
     return rule
 
 
+@reads("logsumexp")
 def log_sum_exp(call: Call) -> Made:
     """logsumexp(self, dim, keepdim)."""
     dims = dims_of(call["dim"]) or tuple(range(call["self"].type.rank))
     return call.emit("logsumexp", call["self"], dims=dims, keepdim=call["keepdim"])
 
 
+@reads("vector_norm")
 def vector_norm(call: Call) -> Made:
     """linalg_vector_norm(self, ord, dim, keepdim, dtype)."""
     if call["ord"] not in (1, 2, math.inf) or call["dtype"] is not None:
@@ -260,6 +299,7 @@ def vector_norm(call: Call) -> Made:
     return call.emit("vector_norm", call["self"], **attrs)
 
 
+@reads("cumsum")
 def cumsum(call: Call) -> Made:
     """cumsum(self, dim, dtype), where it is short: the loops are quadratic."""
     shape = call["self"].type.shape
@@ -276,6 +316,7 @@ def cumsum(call: Call) -> Made:
 def filled(value: bool | int | float | None = None, name: str = "fill_value") -> Rule:
     """full, zeros, ones, and their `_like` and `new_` forms: one number everywhere."""
 
+    @reads("full")
     def rule(call: Call) -> Made:
         number = call[name] if value is None else value
         if not isinstance(number, bool | int | float):
@@ -286,11 +327,13 @@ def filled(value: bool | int | float | None = None, name: str = "fill_value") ->
     return rule
 
 
+@reads("expand")
 def fill(call: Call) -> Made:
     """fill(self, value) with a tensor of no dims: it in the type and shape of `self`."""
     return _expanded(call, call.cast(call["value"], call.result.dtype))
 
 
+@reads("arange")
 def arange(call: Call) -> Made:
     """arange(start, end, step)."""
     start, step = call.arguments.get("start") or 0, call.arguments.get("step", 1)

@@ -7,7 +7,7 @@ This module does not know the overloads' names.
 
 from typing import Any
 
-from tilewright.capture.call import Call, Made, Rule
+from tilewright.capture.call import Call, Made, Rule, reads
 from tilewright.graph.ir import Value
 
 # ---------------------------------------------------------------------------- contractions, norms
@@ -16,6 +16,7 @@ from tilewright.graph.ir import Value
 def contract(operator: str, *operands: str, **attributes: str) -> Rule:
     """op(operands...), all of one element type; attributes of ours by ATen's names."""
 
+    @reads(operator)
     def rule(call: Call) -> Made:
         values = [call[name] for name in operands if call[name] is not None]
         if len({value.type.dtype for value in values}) > 1:
@@ -30,6 +31,7 @@ def contract(operator: str, *operands: str, **attributes: str) -> Rule:
 def softmax(operator: str) -> Rule:
     """softmax(self, dim, dtype)."""
 
+    @reads(operator)
     def rule(call: Call) -> Made:
         wanted = call.dtype("dtype") if "dtype" in call.arguments else None
         if call.arguments.get("half_to_float"):
@@ -40,6 +42,7 @@ def softmax(operator: str) -> Rule:
     return rule
 
 
+@reads("eq", "all", "masked_fill", "softmax")
 def safe_softmax(call: Call) -> Made:
     """_safe_softmax(self, dim, dtype): a row of nothing but -inf gives zeros, and no gradient."""
     if call["dtype"] is not None:
@@ -53,6 +56,7 @@ def safe_softmax(call: Call) -> Made:
     return call.emit("masked_fill", share, empty, 0.0)
 
 
+@reads("layer_norm")
 def layer_norm(call: Call) -> Made:
     """layer_norm(input, normalized_shape, weight, bias, eps)."""
     operands = _affine(call)
@@ -61,6 +65,7 @@ def layer_norm(call: Call) -> Made:
     return call.emit("layer_norm", *operands, dims=len(call["normalized_shape"]), eps=call["eps"])
 
 
+@reads("rms_norm")
 def rms_norm(call: Call) -> Made:
     """rms_norm(input, normalized_shape, weight, eps)."""
     operands = _affine(call)
@@ -69,6 +74,7 @@ def rms_norm(call: Call) -> Made:
     return call.emit("rms_norm", *operands, dims=len(call["normalized_shape"]), eps=call["eps"])
 
 
+@reads("group_norm")
 def group_norm(call: Call) -> Made:
     """group_norm(input, num_groups, weight, bias, eps)."""
     operands = _affine(call)
@@ -86,6 +92,7 @@ def _affine(call: Call) -> list[Value] | None:
     return found if len({value.type.dtype for value in found}) == 1 else None
 
 
+@reads("batch_norm")
 def batch_norm_training(call: Call) -> Made:
     """_native_batch_norm_legit_functional(...) -> (y, saved, saved, mean, var); `saved` is not
     for users."""
@@ -101,6 +108,7 @@ def batch_norm_training(call: Call) -> Made:
     return (made[0], None, None, made[1], made[2])
 
 
+@reads("batch_norm_fresh")
 def batch_norm_fresh(call: Call) -> Made:
     """_native_batch_norm_legit.no_stats(...) -> (y, saved, saved)."""
     operands = [call[name] for name in ("input", "weight", "bias") if call[name] is not None]
@@ -112,6 +120,7 @@ def batch_norm_fresh(call: Call) -> Made:
     return (made, None, None)
 
 
+@reads("batch_norm_eval")
 def batch_norm_inference(call: Call) -> Made:
     """_native_batch_norm_legit_no_training(...) -> (y, saved, saved)."""
     operands = [call["input"], call["running_mean"], call["running_var"]]
@@ -127,6 +136,7 @@ def _reads_saved(call: Call) -> bool:
     return any(user.args[1] in (1, 2) for user in call.node.users)
 
 
+@reads("layer_norm")
 def layer_norm_native(call: Call) -> Made:
     """native_layer_norm(...) -> (y, mean, rstd), of which only the first is read."""
     if any(user.args[1] != 0 for user in call.node.users):
@@ -148,6 +158,7 @@ _REDUCTIONS = ("none", "mean", "sum")
 def loss(operator: str, *attributes: str) -> Rule:
     """op(self, target, reduction, attributes...) of an input and a target of its type and shape."""
 
+    @reads(operator)
     def rule(call: Call) -> Made:
         value, target = call["self"], call["target"]
         if value.type != target.type or call.arguments.get("weight") is not None:
@@ -161,6 +172,7 @@ def loss(operator: str, *attributes: str) -> Rule:
     return rule
 
 
+@reads("cross_entropy")
 def cross_entropy(call: Call) -> Made:
     """cross_entropy_loss(self, target, weight, reduction, ignore_index, label_smoothing)."""
     value, target, weight = call["self"], call["target"], call["weight"]
@@ -177,6 +189,7 @@ def cross_entropy(call: Call) -> Made:
     )
 
 
+@reads("nll_loss")
 def nll_loss(call: Call) -> Made:
     """nll_loss_forward(self, target, weight, reduction, ignore_index) -> (loss, total weight)."""
     if any(user.args[1] != 0 for user in call.node.users):
@@ -198,6 +211,7 @@ def _one_type(*values: Value) -> bool:
 def convolution(operator: str, rank: int) -> Rule:
     """conv2d(input, weight, bias, stride, padding, dilation, groups), with a batch."""
 
+    @reads(operator)
     def rule(call: Call) -> Made:
         operands = [call[name] for name in ("input", "weight", "bias") if call[name] is not None]
         if not _one_type(*operands) or call["input"].type.rank != rank + 2:
@@ -218,6 +232,7 @@ def _window(value: list[int], rank: int) -> int | tuple[int, ...]:
 def pool(operator: str, *attributes: str) -> Rule:
     """max_pool2d(self, kernel_size, stride, ...): lists of one number stand for two."""
 
+    @reads(operator)
     def rule(call: Call) -> Made:
         attrs: dict[str, Any] = {
             name: _window(call[name], 2) if isinstance(call[name], list) else call[name]
@@ -229,6 +244,7 @@ def pool(operator: str, *attributes: str) -> Rule:
     return rule
 
 
+@reads("attention")
 def attention(call: Call) -> Made:
     """scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale)."""
     operands = [call["query"], call["key"], call["value"]]

@@ -8,38 +8,43 @@ from typing import Any
 
 import torch
 
-from tilewright.capture.call import Call, Made, Rule
-from tilewright.capture.elementwise_rules import dims_of, same
+from tilewright.capture.call import Call, Made, Rule, reads
+from tilewright.capture.elementwise_rules import dims_of, unchanged
 from tilewright.capture.walk import add_constant
 from tilewright.graph.ir import Value
 
 # ---------------------------------------------------------------------------- views
 
 
+@reads("reshape")
 def reshape(call: Call) -> Made:
     """view(self, size)."""
-    if same(call) is not None:
-        return same(call)
+    if unchanged(call) is not None:
+        return unchanged(call)
     return call.emit("reshape", call["self"], shape=call.result.shape)  # type: ignore[arg-type]
 
 
+@reads("expand")
 def expand(call: Call) -> Made:
     """expand(self, size)."""
-    if same(call) is not None:
-        return same(call)
+    if unchanged(call) is not None:
+        return unchanged(call)
     return call.emit("expand", call["self"], shape=call.result.shape)  # type: ignore[arg-type]
 
 
+@reads("permute")
 def permute(call: Call) -> Made:
     """permute(self, dims)."""
     return call.emit("permute", call["self"], dims=tuple(call["dims"]))
 
 
+@reads("permute")
 def transpose(call: Call) -> Made:
     """transpose(self, dim0, dim1)."""
     return _swapped(call, call["dim0"], call["dim1"])
 
 
+@reads("permute")
 def t(call: Call) -> Made:
     """t(self)."""
     value: Value = call["self"]
@@ -56,10 +61,11 @@ def _swapped(call: Call, first: int, second: int) -> Made:
     return call.emit("permute", value, dims=tuple(dims))
 
 
+@reads("slice")
 def slice_(call: Call) -> Made:
     """slice(self, dim, start, end, step)."""
-    if same(call) is not None:
-        return same(call)
+    if unchanged(call) is not None:
+        return unchanged(call)
     attrs: dict[str, Any] = {
         "dim": call["dim"],
         "start": call["start"],
@@ -74,26 +80,30 @@ def _bounds(call: Call) -> dict[str, Any]:
     return {ours: call[theirs] for ours, theirs in names.items()}
 
 
+@reads("select")
 def select(call: Call) -> Made:
     """select(self, dim, index)."""
     return call.emit("select", call["self"], dim=call["dim"], index=call["index"])
 
 
+@reads("squeeze")
 def squeeze(call: Call) -> Made:
     """squeeze(self), squeeze(self, dim), squeeze(self, dims)."""
-    if same(call) is not None:
-        return same(call)
+    if unchanged(call) is not None:
+        return unchanged(call)
     dims = dims_of(call.arguments.get("dim"))
     if dims is None:
         dims = tuple(at for at, size in enumerate(call["self"].type.shape) if size == 1)
     return call.emit("squeeze", call["self"], dims=dims)
 
 
+@reads("unsqueeze")
 def unsqueeze(call: Call) -> Made:
     """unsqueeze(self, dim)."""
     return call.emit("unsqueeze", call["self"], dim=call["dim"])
 
 
+@reads("slice")
 def split(call: Call) -> Made:
     """split(self, sizes, dim), unsafe or not: one slice for each part."""
     value, dim = call["self"], call["dim"]
@@ -113,6 +123,7 @@ def split(call: Call) -> Made:
     return tuple(made)
 
 
+@reads("select")
 def unbind(call: Call) -> Made:
     """unbind(self, dim): one element for each."""
     value, dim = call["self"], call["dim"]
@@ -125,6 +136,7 @@ def unbind(call: Call) -> Made:
 def along(operator: str, **names: str) -> Rule:
     """op(self, lists...): attributes of ours by ATen's names, lists as tuples."""
 
+    @reads(operator)
     def rule(call: Call) -> Made:
         attrs: dict[str, Any] = {
             ours: tuple(call[theirs]) if isinstance(call[theirs], list) else call[theirs]
@@ -135,6 +147,7 @@ def along(operator: str, **names: str) -> Rule:
     return rule
 
 
+@reads("roll")
 def roll(call: Call) -> Made:
     """roll(self, shifts, dims)."""
     if not call["dims"]:
@@ -145,6 +158,7 @@ def roll(call: Call) -> Made:
 def join(operator: str) -> Rule:
     """cat(tensors, dim) and stack(tensors, dim), operands brought to the result's type."""
 
+    @reads(operator)
     def rule(call: Call) -> Made:
         values = [call.cast(value, call.result.dtype) for value in call["tensors"]]
         return call.emit(operator, *values, dim=call["dim"])
@@ -152,6 +166,7 @@ def join(operator: str) -> Rule:
     return rule
 
 
+@reads("pad")
 def pad(call: Call) -> Made:
     """constant_pad_nd(self, pad, value)."""
     return call.emit("pad", call["self"], pad=tuple(call["pad"]), value=call["value"])
@@ -160,6 +175,7 @@ def pad(call: Call) -> Made:
 # ---------------------------------------------------------------------------- gathers, scatters
 
 
+@reads("embedding")
 def embedding(call: Call) -> Made:
     """embedding(weight, indices, padding_idx, scale_grad_by_freq, sparse)."""
     if call["scale_grad_by_freq"] or call["sparse"]:
@@ -167,6 +183,7 @@ def embedding(call: Call) -> Made:
     return call.emit("embedding", call["weight"], call["indices"], padding_idx=call["padding_idx"])
 
 
+@reads("gather")
 def gather(call: Call) -> Made:
     """gather(self, dim, index, sparse_grad)."""
     if call["sparse_grad"]:
@@ -174,11 +191,13 @@ def gather(call: Call) -> Made:
     return call.emit("gather", call["self"], call["index"], dim=call["dim"])
 
 
+@reads("index_select")
 def index_select(call: Call) -> Made:
     """index_select(self, dim, index)."""
     return call.emit("index_select", call["self"], call["index"], dim=call["dim"])
 
 
+@reads("index")
 def index(call: Call) -> Made:
     """index(self, indices): some dims by tensors of integers, the others whole."""
     dims, ids = _by_tensors(call["indices"])
@@ -187,6 +206,7 @@ def index(call: Call) -> Made:
     return call.emit("index", call["self"], *ids, dims=dims)
 
 
+@reads("index_put")
 def index_put(call: Call) -> Made:
     """index_put(self, indices, values, accumulate), by tensors from the first dim on."""
     dims, ids = _by_tensors(call["indices"])
@@ -206,12 +226,14 @@ def _by_tensors(indices: list[Value | None]) -> tuple[tuple[int, ...], list[Valu
 def scatter(operator: str) -> Rule:
     """scatter(self, dim, index, src), src of the index's shape at least."""
 
+    @reads(operator)
     def rule(call: Call) -> Made:
         return call.emit(operator, call["self"], call["index"], call["src"], dim=call["dim"])
 
     return rule
 
 
+@reads("full", "scatter")
 def scatter_value(call: Call) -> Made:
     """scatter(self, dim, index, value) with a number."""
     shape, dtype = call["index"].type.shape, call.result.dtype.name
@@ -219,6 +241,7 @@ def scatter_value(call: Call) -> Made:
     return call.emit("scatter", call["self"], call["index"], value, dim=call["dim"])
 
 
+@reads("reshape", "index_put")
 def as_strided_scatter(call: Call) -> Made:
     """as_strided_scatter(self, src, size, stride, storage_offset) --> index_put into self, flat.
 
@@ -241,12 +264,14 @@ def as_strided_scatter(call: Call) -> Made:
     return call.emit("reshape", put, shape=shape)
 
 
+@reads("index_add")
 def index_add(call: Call) -> Made:
     """index_add(self, dim, index, source, alpha)."""
     attrs = {"dim": call["dim"], "alpha": call["alpha"]}
     return call.emit("index_add", call["self"], call["index"], call["source"], **attrs)
 
 
+@reads("slice_scatter")
 def slice_scatter(call: Call) -> Made:
     """slice_scatter(self, src, dim, start, end, step)."""
     attrs: dict[str, Any] = {
@@ -258,6 +283,7 @@ def slice_scatter(call: Call) -> Made:
     return call.emit("slice_scatter", call["self"], call["src"], **attrs)
 
 
+@reads("select_scatter")
 def select_scatter(call: Call) -> Made:
     """select_scatter(self, src, dim, index)."""
     attrs = {"dim": call["dim"], "index": call["index"]}

@@ -109,10 +109,10 @@ def show(
 @app.command()
 def op(
     name: Annotated[str, typer.Argument(metavar="NAME", help="An operator, e.g. matmul.")] = "",
-    every: Annotated[bool, typer.Option("--all", help="List the whole table.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="The whole table, and Core ATen.")] = False,
 ) -> None:
     """Print all that is derived from an operator's one line."""
-    from tilewright.report import coverage, operator_page
+    from tilewright.report import core_lines, coverage, operator_page
 
     if every == bool(name):
         raise OptionError(
@@ -123,6 +123,11 @@ def op(
     console = Console(highlight=False, soft_wrap=True, emoji=False)
     for text in coverage() if every else operator_page(name):
         console.print(text)
+    if every:
+        from tilewright.cli.inspect import core_rows
+
+        for text in core_lines(core_rows()):
+            console.print(text)
 
 
 @app.command()

@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 from rich.console import Console
 
-from tilewright.capture import capture
+from tilewright.capture import capture, core_coverage
 from tilewright.cli.subject import Data, Subject, data_for, find_subject
 from tilewright.compiler import Options, build
 from tilewright.compiler.debug import Comparison, check_against_eager, compare_with_eager
@@ -66,6 +66,18 @@ def _closest(found: tuple[Comparison, ...]) -> list[str]:
     return [
         f"    {item.difference:9.2e} of {item.tolerance:g}   {item.value}   {item.node.origin}"
         for item in order[:CLOSEST]
+    ]
+
+
+def core_rows() -> list[tuple[str, str, str]]:
+    """Return every core operator of ATen, what becomes of it, and by what operators or why."""
+    return [
+        (
+            entry.overload,
+            entry.how,
+            "; ".join(filter(None, (", ".join(entry.operators), entry.reason))),
+        )
+        for entry in core_coverage()
     ]
 
 

@@ -190,6 +190,10 @@ def _sigmoid(a: Array) -> Array:
     return np.asarray(one / (one + np.exp(-a)))
 
 
+def _times_logarithm(a: Array, b: Array, of: Callable[[Array], Array]) -> Array:
+    return np.asarray(np.where(np.isnan(b), b, np.where(a == 0, 0, a * of(b))))
+
+
 def _special(of: Callable[[float], float]) -> Callable[[Array], Array]:
     def each(a: Array) -> Array:
         flat = np.fromiter(map(of, a.ravel().tolist()), dtype=np.float64, count=a.size)
@@ -258,6 +262,13 @@ FUNCTIONS: dict[str, Callable[..., Array]] = {
     "sinh": np.sinh,
     "cosh": np.cosh,
     "tanh": np.tanh,
+    "asinh": np.arcsinh,
+    "acosh": np.arccosh,
+    "atanh": np.arctanh,
+    "hypot": np.hypot,
+    "copysign": np.copysign,
+    "xlogy": lambda a, b: _times_logarithm(a, b, np.log),
+    "xlog1py": lambda a, b: _times_logarithm(a, b, np.log1p),
     "sigmoid": _sigmoid,
     "erf": _special(math.erf),
     "erfc": _special(math.erfc),

@@ -14,6 +14,8 @@ expm1       1.5     log10       0.6     tan         0.6     erf         1.1
 sinh        0.6     log1p       0.6     asin        0.6     erfc        0.6
 cosh        0.6     pow         0.6     acos        0.6     rsqrt       1.5
                                         atan        0.6     atan2       0.6
+asinh       0.6     acosh       0.6     atanh       0.6     hypot       0.6
+xlogy       1.7     xlog1py     1.5
 ==========  =====   ==========  =====   ==========  =====   ==========  =====
 
 NaN gives NaN, infinities, zeros (with their sign) and subnormal numbers follow IEEE 754 and C99
@@ -24,16 +26,18 @@ This module does not know expressions or kernels; `support` prints what is used.
 
 from tilewright.kernels.cmath_circular import ERROR_FUNCTIONS, TRIGONOMETRIC
 from tilewright.kernels.cmath_exponential import EXPONENTIALS, LOGARITHMS
+from tilewright.kernels.cmath_inverse import INVERSES, PAIRS
 from tilewright.kernels.cmath_snippet import BITS, Snippet
 
 _LIBRARY_NAMES = (
     *("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin"),
-    *("acos", "atan", "sinh", "cosh", "tanh", "erf", "erfc"),
+    *("acos", "atan", "sinh", "cosh", "tanh", "erf", "erfc", "asinh", "acosh", "atanh"),
 )
 _LIBRARY = (
     *(Snippet(name, f"extern double {name}(double);") for name in _LIBRARY_NAMES),
     Snippet("atan2", "extern double atan2(double, double);"),
     Snippet("pow", "extern double pow(double, double);"),
+    Snippet("hypot", "extern double hypot(double, double);"),
 )
 
 SNIPPETS = (
@@ -43,6 +47,8 @@ SNIPPETS = (
     *LOGARITHMS,
     *TRIGONOMETRIC,
     *ERROR_FUNCTIONS,
+    *INVERSES,
+    *PAIRS,
 )
 ULP = {
     "exp": 0.9,
@@ -67,4 +73,10 @@ ULP = {
     "erf": 1.1,
     "erfc": 0.6,
     "rsqrt": 1.5,
+    "asinh": 0.6,
+    "acosh": 0.6,
+    "atanh": 0.6,
+    "hypot": 0.6,
+    "xlogy": 1.7,
+    "xlog1py": 1.5,
 }

@@ -40,9 +40,13 @@ _UNARY = frozenset(
         "sigmoid",
         "erf",
         "erfc",
+        "asinh",
+        "acosh",
+        "atanh",
     ]
 )
-_OWN_F64 = frozenset(("rsqrt", "sigmoid"))  # not in the C library
+_BINARY = frozenset(("pow", "atan2", "hypot", "xlogy", "xlog1py"))
+_OWN_F64 = frozenset(("rsqrt", "sigmoid", "xlogy", "xlog1py"))  # not in the C library
 
 
 def meet(terms: Sequence[Term]) -> tuple[DType, bool]:
@@ -135,7 +139,7 @@ def _float(fn: str, terms: list[Term], dtype: DType, used: set[str]) -> Term:
     if fn in ("max", "min", "mod", "fmod", "floordiv"):
         name = f"{fn}_{n}"
     else:
-        assert fn in _UNARY or fn in ("pow", "atan2"), f"{fn} of floats has no C function"
+        assert fn in _UNARY or fn in _BINARY, f"{fn} of floats has no C function"
         name = f"{fn}_{n}" if dtype == F32 or fn in _OWN_F64 else fn
     used.add(name)
     return Term(f"{name}({', '.join(term.text for term in terms)})", dtype)
@@ -161,6 +165,8 @@ def _float_operator(fn: str, terms: list[Term], dtype: DType) -> Term | None:
             return Term(f"1.0{s} / {x.at(PRODUCT + 1)}", dtype, PRODUCT)
         case "sqrt":
             return Term(f"__builtin_sqrt{s}({x.text})", dtype)
+        case "copysign":
+            return Term(f"__builtin_copysign{s}({x.text}, {terms[1].text})", dtype)
         case "pow":
             return _known_power(x, terms[1], dtype, s)
     return None

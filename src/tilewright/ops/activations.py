@@ -9,6 +9,7 @@ This module does not know the rest of the pointwise page.
 from tilewright.base.syntax import show_number
 from tilewright.graph.build import Builder
 from tilewright.graph.ir import Node
+from tilewright.ops.nest import index, limited, loops, one_dim, sizes
 from tilewright.ops.operator import Attrs, Operator, Sample, Tangents, Types, sample, write
 
 _ANY = "f[2, 3]"
@@ -44,6 +45,17 @@ def _softplus(_: Types, attrs: Attrs) -> str:
     return f"y[...] = x[...] if x[...] * {show_number(beta)} > threshold else " + (
         "log1p(exp(x[...] * beta)) / beta"
     )
+
+
+def _glu(types: Types, attrs: Attrs) -> str:
+    shape = sizes(types[0].shape)
+    dim = one_dim(attrs["dim"], len(shape))
+    assert shape[dim] % 2 == 0, f"a dim of {shape[dim]} has no halves"
+    half = shape[dim] // 2
+    low, high = loops(len(shape)), loops(len(shape))
+    high[dim] = f"{low[dim]}+{half}"
+    target = limited([half if at == dim else size for at, size in enumerate(shape)])
+    return f"y[{target}] = x[{index(low)}] * sigmoid(x[{index(high)}])"
 
 
 def _hardsigmoid_vjp(builder: Builder, node: Node, tangents: Tangents) -> Tangents:
@@ -172,5 +184,37 @@ PAGE = (
         sample(_KINKS, threshold=0.5, value=-1.0),
         kink="the gradient at the threshold is 0",
         eager="torch.nn.functional.threshold({x}, {threshold}, {value})",
+    ),
+    _activation(
+        "softshrink(x; lambd=0.5)  y[...] = 0 if x[...] >= -lambd and x[...] <= lambd "
+        "else x[...] - lambd if x[...] > lambd else x[...] + lambd",
+        "x moved towards 0 by a step; 0 within a step of it.",
+        sample(_FINITE),
+        sample("f[6] = -0.75, -0.25, 0, 0.25, nan, inf", lambd=0.25),
+        kink="the gradient within a step, bounds included, is 0",
+        eager="torch.nn.functional.softshrink({x}, {lambd})",
+    ),
+    _activation(
+        "hardshrink(x; lambd=0.5)  y[...] = 0 if x[...] >= -lambd and x[...] <= lambd else x[...]",
+        "x where it is farther than a step from 0, else 0.",
+        sample(_KINKS),
+        sample("f[5] = -0.75, -0.25, 0.25, nan, inf", lambd=0.25),
+        kink="the gradient within a step, bounds included, is 0",
+        eager="torch.nn.functional.hardshrink({x}, {lambd})",
+    ),
+    _activation(
+        "prelu(x, slope)  y[...] = x[...] if x[...] > 0 else slope[...] * x[...]",
+        "x where it is positive, else x times a slope that is learned.",
+        sample(_ANY, "f[3]"),
+        sample("f[4] = -2, 0, 1, -1", "f[1]"),
+        kink="the gradient at 0 is the slope",
+        eager="torch.ops.aten._prelu_kernel({x}, {slope})",
+    ),
+    Operator(
+        "glu(x; dim=-1)  y[..., i<n] = x[..., i] * sigmoid(x[..., i+n])",
+        "One half of a dim times the sigmoid of the other half.",
+        declare=_glu,
+        eager="torch.nn.functional.glu({x}, {dim})",
+        samples=(sample("f[2, 6]"), sample("f[4, 3]", dim=0)),
     ),
 )

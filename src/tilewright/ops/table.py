@@ -24,12 +24,14 @@ from tilewright.ops import (
     pointwise,
     reduce,
     shape,
+    special,
     window,
 )
 from tilewright.ops.operator import Operand, Operator, apply, expansion, operand_names
 
 PAGES: tuple[tuple[str, tuple[Operator, ...]], ...] = (
     ("pointwise", pointwise.PAGE),
+    ("special", special.PAGE),
     ("activations", activations.PAGE),
     ("reduce", reduce.PAGE),
     ("contract", contract.PAGE),

@@ -1,6 +1,7 @@
 """What a person looks at: the page of an operator, and pictures of runs."""
 
 from tilewright.report.curves import plot_losses
-from tilewright.report.operator_page import coverage, operator_page
+from tilewright.report.operator_page import core_lines, coverage, operator_page
+from tilewright.report.textbook import textbook
 
-__all__ = ["coverage", "operator_page", "plot_losses"]
+__all__ = ["core_lines", "coverage", "operator_page", "plot_losses", "textbook"]

@@ -9,6 +9,7 @@ This module does not know how anything is derived.
 
 import difflib
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -79,6 +80,18 @@ def coverage() -> list[Text]:
 
 def _how(operator: Operator) -> str:
     return "composite" if operator.expand is not None else "loops"
+
+
+def core_lines(rows: Sequence[tuple[str, str, str]]) -> list[Text]:
+    """Return the coverage of Core ATen; rows: an overload, what becomes of it, by what or why."""
+    lines = [Text("\nCore ATen: what becomes of each operator of PyTorch's core set", style=_TITLE)]
+    width = max(len(name) for name, _, _ in rows)
+    for name, how, what in rows:
+        lines.append(Text.assemble(("  " + name.ljust(width), _NAME), f"  {how:<9}  {what}"))
+    counts = Counter(how for _, how, _ in rows)
+    told = ", ".join(f"{count} {how}" for how, count in counts.most_common())
+    lines.append(Text(f"\n{len(rows)} core operators: {told}"))
+    return lines
 
 
 # ------------------------------------------------------------------------------------- the sections
@@ -152,35 +165,48 @@ def _gradient(instance: Instance) -> Iterator[Text]:
     operator = instance.operator
     note = f"overridden: {operator.vjp_reason}" if operator.vjp else "reverse mode, derived"
     yield _section("gradient", note)
+    for line in gradient_lines(instance):
+        yield Text(f"  {line}")
+
+
+def gradient_lines(instance: Instance) -> Iterator[str]:
+    """Yield the formulas of reverse mode, or why there are none."""
     wanted = [value.name for value in instance.differentiable]
     results = [k for k, v in enumerate(instance.graph.outputs) if v.type.dtype.kind == "float"]
     if not wanted or not results:
-        yield Text("  none: no floating operand and result")
+        yield ("none: no floating operand and result")
         return
     try:
         joint = reverse(instance.graph, wanted, of=results[:1])
     except CaptureError as error:
-        yield Text(f"  none: {error.summary}")
+        yield (f"none: {error.summary}")
         return
     count = len(instance.graph.outputs)
     gradients = joint.graph.outputs[count:]
     if not gradients:
-        yield Text("  none: the result does not depend on a floating operand smoothly")
+        yield ("none: the result does not depend on a floating operand smoothly")
         return
     graph = replace(joint.graph, outputs=gradients)
     known = {instance.node.outputs[0].name} if instance.node.formula else set()
-    graph = _named_gradients(run(prune(graph), simplifications()), wanted, joint.gradients)
+    graph = run(prune(graph), simplifications())
+    asked = [name for name, at in zip(wanted, joint.gradients, strict=True) if at is not None]
+    given = {value.name for value in graph.inputs}
+    for name, value in zip(asked, graph.outputs, strict=True):
+        if value.name in given:
+            yield f"d_{name} = {value.name}"
+    graph = _named_gradients(graph, asked)
     for node in graph.nodes:
         if node.outputs[0].name not in known:
-            yield Text(f"  {node_text(node)}{_recognised(node)}")
+            yield f"{node_text(node)}{_recognised(node)}"
 
 
-def _named_gradients(graph: Graph, wanted: Sequence[str], positions: Sequence[int | None]) -> Graph:
+def _named_gradients(graph: Graph, asked: Sequence[str]) -> Graph:
     """Name the gradients d_<operand>, as far as the names are free."""
-    asked = [name for name, at in zip(wanted, positions, strict=True) if at is not None]
+    given = {value.name for value in graph.inputs}
     taken = value_names(graph)
     wishes = {v.name: f"d_{name}" for v, name in zip(graph.outputs, asked, strict=True)}
-    return rename(graph, {old: wish for old, wish in wishes.items() if wish not in taken})
+    free = {old: wish for old, wish in wishes.items() if old not in given and wish not in taken}
+    return rename(graph, free)
 
 
 def _recognised(node: Node) -> str:
