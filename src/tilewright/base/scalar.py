@@ -37,6 +37,7 @@ FUNCTIONS = (
     _row("sub", "1", "-1"),
     _row("mul", "b", "a"),
     _row("div", "1 / b", "-r / b", result="float"),
+    _row("fma", "b", "a", "1", result="float", flops=2),  # a * b + c, rounded once
     _row("floordiv", "", ""),
     _row("mod", "1", "-floor(a / b)"),
     _row("fmod", "1", "-trunc(a / b)"),

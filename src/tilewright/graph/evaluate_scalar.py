@@ -171,6 +171,12 @@ def _divide(a: Array, b: Array) -> Array:
     return np.asarray(np.true_divide(a, b))
 
 
+def _fma(a: Array, b: Array, c: Array) -> Array:
+    # float64 holds a product of two float32 exactly; NumPy has nothing wider for float64 itself.
+    exact = a.astype(np.float64) * b.astype(np.float64) + c.astype(np.float64)
+    return np.asarray(exact.astype(a.dtype))
+
+
 def _power(a: Array, b: Array) -> Array:
     if a.dtype.kind == "f":
         return np.asarray(np.power(a, b))
@@ -220,6 +226,7 @@ FUNCTIONS: dict[str, Callable[..., Array]] = {
     "sub": np.subtract,
     "mul": np.multiply,
     "div": _divide,
+    "fma": _fma,
     "floordiv": np.floor_divide,
     "mod": np.mod,
     "fmod": np.fmod,

@@ -296,6 +296,23 @@ static inline float pow_f32(float x, float y) {
         ("exp_wide", "log_wide"),
     ),
     Snippet(
+        "fma_f32",
+        """\
+static inline float fma_f32(float a, float b, float c) {
+#ifdef __FMA__
+    return __builtin_fmaf(a, b, c);
+#else  /* the library's function is a hundred times slower than this */
+    return (float)((double)a * b + c);
+#endif
+}""",
+    ),
+    Snippet(
+        "fma_f64",
+        """\
+extern double fma(double, double, double);
+static inline double fma_f64(double a, double b, double c) { return __builtin_fma(a, b, c); }""",
+    ),
+    Snippet(
         "rsqrt_f32",
         "static inline float rsqrt_f32(float x) { return 1.0f / __builtin_sqrtf(x); }",
     ),

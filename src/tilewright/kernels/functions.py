@@ -136,7 +136,7 @@ def _float(fn: str, terms: list[Term], dtype: DType, used: set[str]) -> Term:
     if plain is not None:
         return plain
     n = dtype.name
-    if fn in ("max", "min", "mod", "fmod", "floordiv"):
+    if fn in ("max", "min", "mod", "fmod", "floordiv", "fma"):
         name = f"{fn}_{n}"
     else:
         assert fn in _UNARY or fn in _BINARY, f"{fn} of floats has no C function"

@@ -10,7 +10,7 @@ This module does not know losses or attention.
 
 from dataclasses import dataclass
 
-from tilewright.base.dtypes import DType
+from tilewright.base.dtypes import F32, F64, DType
 from tilewright.base.errors import UNKNOWN, Origin
 from tilewright.graph.build import Builder
 from tilewright.graph.ir import Node, TensorType, Value
@@ -115,6 +115,7 @@ class _Layout:
     count: int
     reduction: str  # the index of x in a reduction over a row
     limits: str = ""  # of the loops that no operand tells
+    wide: bool = False  # whether the statistics of float32 are formed in float64
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,14 +131,18 @@ def _statistics(
     builder: Builder, x: Value, layout: _Layout, eps: float, origin: Origin = UNKNOWN
 ) -> _Statistics:
     compute, n = x.type.dtype.compute, layout.count
+    wide = F64 if layout.wide else compute
     body = f"y[{layout.row}] += x[{layout.reduction}]{layout.limits}"
-    total = write(builder, body, x=x, dtype=compute, name="total", origin=origin)
-    mean = write(builder, "y[...] = t[...] / n", t=total, n=n, name="mean", origin=origin)
+    total = write(builder, body, x=x, dtype=wide, name="total", origin=origin)
+    body = "y[...] = t[...] / n"
+    mean = write(builder, body, t=total, n=n, dtype=compute, name="mean", origin=origin)
     away = f"(x[{layout.reduction}] - m[{layout.row}])"
     body = f"y[{layout.row}] += {away} * {away}{layout.limits}"
-    squares = write(builder, body, x=x, m=mean, dtype=compute, name="squares", origin=origin)
+    squares = write(builder, body, x=x, m=mean, dtype=wide, name="squares", origin=origin)
     body = "y[...] = rsqrt(s[...] / n + eps)"
-    scale = write(builder, body, s=squares, n=n, eps=eps, name="scale", origin=origin)
+    scale = write(
+        builder, body, s=squares, n=n, eps=eps, dtype=compute, name="scale", origin=origin
+    )
     return _Statistics(mean, squares, scale)
 
 
@@ -152,6 +157,24 @@ def _normalised(
     return write(
         builder, f"y[{layout.element}] = {text}", operands, dtype=x.type.dtype, name="norm"
     )
+
+
+def _scaled(
+    builder: Builder, x: Value, affine: tuple[Value, ...], layout: _Layout, found: _Statistics
+) -> Value:
+    """`(x - mean) * a + b` with `a = w / deviation` formed once for each row."""
+    at, row, dtype = layout.element, layout.at, x.type.dtype
+    away = f"(x[{at}] - m[{row}])"
+    scale = found.scale
+    if affine:
+        body = "y[...] = r[...] * w[...]"
+        scale = write(builder, body, r=scale, w=affine[0], dtype=dtype.compute, name="slope")
+    operands: dict[str, Value] = {"x": x, "m": found.mean, "a": scale}
+    body = f"y[{at}] = {away} * a[{row}]"
+    if len(affine) > 1:
+        operands["b"] = affine[1]
+        body = f"y[{at}] = fma({away}, a[{row}], b[{row}])"
+    return write(builder, body, operands, dtype=dtype, name="norm")
 
 
 def _norm_vjp(
@@ -261,14 +284,15 @@ def _group_norm(builder: Builder, inputs: tuple[Value, ...], attrs: Attrs) -> tu
 
 def _batch_layout(type_: TensorType) -> _Layout:
     n = count(type_.shape, [dim for dim in range(type_.rank) if dim != 1])
-    return _Layout("n, c, ...", "c", "c", "c", n, "n, c, ...")
+    wide = type_.dtype.compute == F32
+    return _Layout("n, c, ...", "c", "c", "c", n, "n, c, ...", wide=wide)
 
 
 def _batch_norm(builder: Builder, inputs: tuple[Value, ...], attrs: Attrs) -> tuple[Value, ...]:
     x, running_mean, running_var, *affine = inputs
     layout = _batch_layout(x.type)
     found = _statistics(builder, x, layout, decimal(attrs["eps"]))
-    y = _normalised(builder, x, tuple(affine), layout, found)
+    y = _scaled(builder, x, tuple(affine), layout, found)
     momentum, n = decimal(attrs["momentum"]), layout.count
     body = "y[...] = (1 - momentum) * old[...] + momentum * f[...]"
     mean = write(
@@ -287,7 +311,7 @@ def _batch_norm_vjp(builder: Builder, node: Node, tangents: Tangents) -> Tangent
     dy = tangents[0]
     if dy is None:
         return (None,) * len(node.inputs)
-    dx, *rest = _norm_vjp(builder, node, dy, node.inputs[3:], _batch_layout(node.inputs[0].type))
+    dx, *rest = _scaled_vjp(builder, node, dy, node.inputs[3:])
     return dx, None, None, *rest
 
 
@@ -297,14 +321,53 @@ def _batch_norm_fresh(
     x, *affine = inputs
     layout = _batch_layout(x.type)
     found = _statistics(builder, x, layout, decimal(attrs["eps"]))
-    return (_normalised(builder, x, tuple(affine), layout, found),)
+    return (_scaled(builder, x, tuple(affine), layout, found),)
 
 
 def _batch_norm_fresh_vjp(builder: Builder, node: Node, tangents: Tangents) -> Tangents:
     (dy,) = tangents
     if dy is None:
         return (None,) * len(node.inputs)
-    return _norm_vjp(builder, node, dy, node.inputs[1:], _batch_layout(node.inputs[0].type))
+    return _scaled_vjp(builder, node, dy, node.inputs[1:])
+
+
+def _scaled_vjp(
+    builder: Builder, node: Node, dy: Value, affine: tuple[Value, ...]
+) -> tuple[Value, ...]:
+    """The gradients of x, scale and shift where these are one number for each row.
+
+    With c the centred x, r one over the deviation and n elements in a row:
+    dx = (dy - sum(dy) / n - c sum(dy c) r^2 / n) r w,  dw = r sum(dy c),  db = sum(dy).
+    """
+    x, origin = node.inputs[0], node.origin
+    layout, compute = _batch_layout(x.type), x.type.dtype.compute
+    found = _statistics(builder, x, layout, decimal(node.attr("eps")), origin)
+    n, wide = layout.count, found.squares.type.dtype
+    at, row = layout.element, layout.row
+    body = f"y[{row}] += dy[{at}]"
+    total = write(builder, body, dy=dy, dtype=wide, origin=origin)
+    body = f"y[{row}] += dy[{at}] * (x[{at}] - m[{row}])"
+    along = write(builder, body, dy=dy, x=x, m=found.mean, dtype=wide, origin=origin)
+    body = "y[...] = t[...] / n"
+    level = write(builder, body, t=total, n=n, dtype=compute, name="level", origin=origin)
+    body = "y[...] = u[...] * r[...] * r[...] / n"
+    slope = write(
+        builder, body, u=along, r=found.scale, n=n, dtype=compute, name="slope", origin=origin
+    )
+    scale = found.scale
+    if affine:
+        body = "y[...] = r[...] * w[...]"
+        scale = write(builder, body, r=scale, w=affine[0], dtype=compute, origin=origin)
+    body = f"y[{at}] = (dy[{at}] - l[{row}] - (x[{at}] - m[{row}]) * k[{row}]) * a[{row}]"
+    operands = {"dy": dy, "l": level, "x": x, "m": found.mean, "k": slope, "a": scale}
+    results = [write(builder, body, operands, dtype=x.type.dtype, origin=origin)]
+    if affine:
+        body, dtype = "y[...] = u[...] * r[...]", affine[0].type.dtype
+        results.append(write(builder, body, u=along, r=found.scale, dtype=dtype, origin=origin))
+    if len(affine) > 1:
+        body, dtype = "y[...] = t[...]", affine[1].type.dtype
+        results.append(write(builder, body, t=total, dtype=dtype, origin=origin))
+    return tuple(results)
 
 
 def _batch_norm_eval(
