@@ -1,4 +1,4 @@
-"""Rules for calls that work element by element, and for reductions and constants.
+"""Rules for calls that work element by element, and for constants.
 
 The idea: a family of overloads (`add.Tensor`, `mul.Scalar`, ...) is one function that gives the
 rule for each; what torch says beside the operator (type promotion with 0-d tensors, `dtype=`
@@ -6,7 +6,6 @@ arguments) becomes casts.  A rule that is given something its operator cannot do
 This module does not know the overloads' names.
 """
 
-import math
 from typing import Any
 
 import torch
@@ -165,6 +164,13 @@ def _expanded(call: Call, value: Value) -> Value:
     return value if value.type.shape == shape else call.emit("expand", value, wish="x", shape=shape)
 
 
+@reads("cross")
+def crossed(call: Call) -> Made:
+    """linalg_cross(self, other, dim)."""
+    a, b = _common(call, "self", "other")
+    return call.emit("cross", a, b, dim=call["dim"])
+
+
 @reads("addcmul")
 def fused_product(call: Call) -> Made:
     """fma(a, b, c), which Dynamo makes of addcmul_ and add_ with alpha: a * b + c."""
@@ -223,91 +229,6 @@ def stop(call: Call) -> Made:
 
 def _result(call: Call) -> str:
     return call.result.dtype.name
-
-
-# ---------------------------------------------------------------------------- reductions
-
-
-def reduce(operator: str, *attributes: str) -> Rule:
-    """op(self, dim, keepdim, attributes...), `dtype` first: dim is one, several, none or all."""
-
-    @reads(operator)
-    def rule(call: Call) -> Made:
-        value = call["self"]
-        wanted = call.dtype("dtype") if "dtype" in call.arguments else None
-        if wanted is not None:
-            value = call.cast(value, wanted)
-        dims = dims_of(call.arguments.get("dim"))
-        keepdim = bool(call.arguments.get("keepdim", False))
-        extra = {name: call[name] for name in attributes if call[name] is not None}
-        return call.emit(operator, value, dims=dims, keepdim=keepdim, **extra)
-
-    return rule
-
-
-def dims_of(dim: Any) -> tuple[int, ...] | None:
-    """Return the dims that ATen's `dim` names: None stands for all, and so does an empty list."""
-    if dim is None or dim == []:
-        return None
-    return tuple(dim) if isinstance(dim, list) else (dim,)
-
-
-def argument(operator: str) -> Rule:
-    """argmax(self, dim, keepdim)."""
-
-    @reads(operator)
-    def rule(call: Call) -> Made:
-        return call.emit(operator, call["self"], dim=call["dim"], keepdim=call["keepdim"])
-
-    return rule
-
-
-def reduce_pair(operator: str) -> Rule:
-    """max(self, dim, keepdim) -> (values, indices)."""
-
-    @reads(operator)
-    def rule(call: Call) -> Made:
-        attrs = {"dim": call["dim"], "keepdim": call["keepdim"]}
-        return call.emit_all(operator, call["self"], wishes=("values", "indices"), **attrs)
-
-    return rule
-
-
-def extreme(operator: str) -> Rule:
-    """max(self) over everything: ties share the gradient, as in amax."""
-
-    @reads(operator)
-    def rule(call: Call) -> Made:
-        return call.emit(operator, call["self"])
-
-    return rule
-
-
-@reads("logsumexp")
-def log_sum_exp(call: Call) -> Made:
-    """logsumexp(self, dim, keepdim)."""
-    dims = dims_of(call["dim"]) or tuple(range(call["self"].type.rank))
-    return call.emit("logsumexp", call["self"], dims=dims, keepdim=call["keepdim"])
-
-
-@reads("vector_norm")
-def vector_norm(call: Call) -> Made:
-    """linalg_vector_norm(self, ord, dim, keepdim, dtype)."""
-    if call["ord"] not in (1, 2, math.inf) or call["dtype"] is not None:
-        return None
-    attrs = {"ord": call["ord"], "dims": dims_of(call["dim"]), "keepdim": call["keepdim"]}
-    return call.emit("vector_norm", call["self"], **attrs)
-
-
-@reads("cumsum")
-def cumsum(call: Call) -> Made:
-    """cumsum(self, dim, dtype), where it is short: the loops are quadratic."""
-    shape = call["self"].type.shape
-    if not shape or shape[call["dim"]] > 64:
-        return None
-    wanted = call.dtype("dtype")
-    value = call["self"] if wanted is None else call.cast(call["self"], wanted)
-    return call.emit("cumsum", value, dim=call["dim"])
 
 
 # ---------------------------------------------------------------------------- constants

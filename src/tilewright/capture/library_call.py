@@ -20,8 +20,8 @@ from tilewright.capture.walk import Importer, tensor_type
 from tilewright.graph.ir import LIBRARY, Attr, Value
 
 
-def import_library_call(walk: Importer, node: fx.Node) -> Value | tuple[Value | None, ...]:
-    """Append the library node that is this very call."""
+def library_attrs(walk: Importer, node: fx.Node) -> tuple[list[Value], dict[str, Attr]]:
+    """Return the operands and attributes of the library node that is this very call."""
     target = node.target
     assert isinstance(target, torch._ops.OpOverload), f"{node} does not call an overload"
     _refuse_impure(node, target)
@@ -43,6 +43,12 @@ def import_library_call(walk: Importer, node: fx.Node) -> Value | tuple[Value | 
         raise _at(node, reason) from reason
     if torch.Tag.nondeterministic_seeded in target.tags and str(target) not in QUIET:
         attrs["random"] = True
+    return operands, attrs
+
+
+def import_library_call(walk: Importer, node: fx.Node) -> Value | tuple[Value | None, ...]:
+    """Append the library node that is this very call."""
+    operands, attrs = library_attrs(walk, node)
     origin = origin_of_meta(node.meta)
     result = node.meta["val"]
     if isinstance(result, torch.Tensor):

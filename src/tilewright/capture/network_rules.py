@@ -28,6 +28,27 @@ def contract(operator: str, *operands: str, **attributes: str) -> Rule:
     return rule
 
 
+def added_product(operator: str, left: str, right: str) -> Rule:
+    """op(self, left, right, beta, alpha) --> beta self + alpha (left right), batches summed."""
+
+    @reads(operator, "sum", "mul", "add")
+    def rule(call: Call) -> Made:
+        value, a, b = call["self"], call[left], call[right]
+        if not _one_type(value, a, b):
+            return None
+        product = call.emit(operator, a, b, wish="product")
+        if operator == "bmm":
+            product = call.emit("sum", product, wish="sum", dims=(0,))
+        alpha, beta = call["alpha"], call["beta"]
+        if beta == 0:  # torch does not read self at all: NaN in it does not spread
+            return call.emit("mul", product, alpha)
+        if beta != 1:
+            value = call.emit("mul", value, beta, wish="scaled")
+        return call.emit("add", value, product, alpha=alpha)
+
+    return rule
+
+
 def softmax(operator: str) -> Rule:
     """softmax(self, dim, dtype)."""
 

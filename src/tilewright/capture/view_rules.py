@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from tilewright.capture.call import Call, Made, Rule, reads
-from tilewright.capture.elementwise_rules import dims_of, unchanged
+from tilewright.capture.elementwise_rules import unchanged
+from tilewright.capture.reduction_rules import dims_of
 from tilewright.capture.walk import add_constant
 from tilewright.graph.ir import Value
 

@@ -8,6 +8,7 @@ This module does not know convolutions (`window`) or attention.
 
 from tilewright.graph.build import Builder
 from tilewright.graph.ir import Value
+from tilewright.ops.nest import index, limited, loops, one_dim, sizes
 from tilewright.ops.operator import Attrs, Operator, Types, sample, write
 
 
@@ -45,6 +46,23 @@ def _addmm(builder: Builder, inputs: tuple[Value, ...], attrs: Attrs) -> tuple[V
         return (write(builder, f"y[...] = {scaled}", p=product, alpha=alpha, name="addmm"),)
     body = f"y[...] = {added} + {scaled}"
     return (write(builder, body, x=x, p=product, alpha=alpha, beta=beta, name="addmm"),)
+
+
+def _cross(types: Types, attrs: Attrs) -> str:
+    rank = max(type_.rank for type_ in types)
+    dim = one_dim(attrs["dim"], rank)
+    shapes = [(1,) * (rank - type_.rank) + sizes(type_.shape) for type_ in types]
+    assert all(shape[dim] == 3 for shape in shapes), "vectors of three are multiplied"
+    names = loops(rank)
+    target = [max(pair, key=lambda size: size != 1) for pair in zip(*shapes, strict=True)]
+
+    def read(tensor: str, at: int, shift: int) -> str:
+        entries = ["0" if shapes[at][k] == 1 else name for k, name in enumerate(names)]
+        entries[dim] = f"({names[dim]}+{shift})%3"
+        return f"{tensor}[{index(entries[rank - types[at].rank :])}]"
+
+    left = f"{read('a', 0, 1)} * {read('b', 1, 2)}"
+    return f"y[{limited(target)}] = {left} - {read('a', 0, 2)} * {read('b', 1, 1)}"
 
 
 PAGE = (
@@ -91,6 +109,17 @@ PAGE = (
         "Every product of an element of one and an element of the other.",
         eager="torch.outer({a}, {b})",
         samples=(sample("f[2]", "f[3]"),),
+    ),
+    Operator(
+        "cross(a, b; dim=-1)  y[i] = a[(i+1)%3] * b[(i+2)%3] - a[(i+2)%3] * b[(i+1)%3]",
+        "The vector product along a dim of three.",
+        declare=_cross,
+        eager="torch.linalg.cross({a}, {b}, dim={dim})",
+        samples=(
+            sample("f[2, 3]", "f[2, 3]"),
+            sample("f[3, 4]", "f[3, 1]", dim=0),
+            sample("f[3]", "f[3]"),
+        ),
     ),
     Operator(
         "linear(x, w, bias?)  y[..., o] += x[..., k] * w[o, k]",

@@ -6,12 +6,22 @@ The idea: a reduction writes the operand's dims as loops and leaves those reduce
 This module does not know what a softmax or a norm makes of these (`norms`, `losses`).
 """
 
+import math
 from collections.abc import Sequence
 
 from tilewright.base.dtypes import BOOL, F32, I64, U8, DType
 from tilewright.graph.build import Builder
 from tilewright.graph.ir import Node, Value
-from tilewright.ops.nest import chosen_dims, count, index, linear_position, loops, one_dim, reduced
+from tilewright.ops.nest import (
+    chosen_dims,
+    count,
+    index,
+    linear_position,
+    loops,
+    one_dim,
+    reduced,
+    sizes,
+)
 from tilewright.ops.operator import Attrs, Expand, Operator, Types, sample, write
 
 _SHAPE = "f[2, 3, 4]"
@@ -35,6 +45,24 @@ def _sum(types: Types, attrs: Attrs) -> str:
 
 def _sum_dtype(types: Types, _: Attrs) -> DType:
     return types[0].dtype if types[0].dtype.kind == "float" else I64
+
+
+def _nansum(types: Types, attrs: Attrs) -> str:
+    target, source = _nest(types, attrs)
+    if types[0].dtype.kind != "float":
+        return _sum(types, attrs)
+    return f"y[{target}] += 0 if isnan(x[{source}]) else x[{source}]"
+
+
+def _count_nonzero(types: Types, attrs: Attrs) -> str:
+    target, source = _nest(types, {**attrs, "keepdim": False})
+    return f"y[{target}] += i64(bool(x[{source}]))"
+
+
+def _trace(types: Types, _: Attrs) -> str:
+    length = min(sizes(types[0].shape))
+    value = "x[i, i]" if types[0].dtype.kind == "float" else "i64(x[i, i])"
+    return f"y[] += {value} for i<{length}"
 
 
 def _prod(types: Types, attrs: Attrs) -> str:
@@ -105,18 +133,6 @@ def _argument(op: str, types: Types, attrs: Attrs) -> str:
     dim = one_dim(attrs["dim"], rank)
     target = reduced(rank, (dim,), keepdim=bool(attrs["keepdim"]))
     return f"y[{target}] {op} x[{source}] at {loops(rank)[dim]}"
-
-
-def _cumsum(types: Types, attrs: Attrs) -> str:
-    rank = types[0].rank
-    dim = one_dim(attrs["dim"], rank)
-    source = loops(rank)
-    target = list(source)
-    target[dim] = f"u<{types[0].shape[dim]}"
-    value = f"x[{index(source)}]"
-    if types[0].dtype.kind != "float":
-        value = f"i64({value})"
-    return f"y[{index(target)}] += {value} where {source[dim]} <= u"
 
 
 # ------------------------------------------------------------------------------------- composites
@@ -190,8 +206,18 @@ def _vector_norm(builder: Builder, inputs: tuple[Value, ...], attrs: Attrs) -> t
         return (write(builder, root, s=squares, dtype=x.type.dtype, name="norm"),)
     if order == 1:
         return (write(builder, f"y[{target}] += abs({element})", x=x, dtype=x.type.dtype),)
-    assert order == float("inf"), f"vector_norm of order {order} is not declared"
-    return (write(builder, f"y[{target}] max= abs({element})", x=x, dtype=x.type.dtype),)
+    assert isinstance(order, int | float), "an order is a number"
+    if math.isinf(order):
+        op = "max=" if order > 0 else "min="
+        return (write(builder, f"y[{target}] {op} abs({element})", x=x, dtype=x.type.dtype),)
+    if order == 0:
+        body = f"y[{target}] += 1 if {element} != 0 else 0"
+        return (write(builder, body, x=x, dtype=x.type.dtype),)
+    assert order > 0, f"vector_norm of order {order} is not declared"
+    body = f"y[{target}] += 0 if {element} == 0 else pow(abs({element}), o)"
+    powers = write(builder, body, x=x, o=float(order), dtype=compute)
+    root = "y[...] = 0 if s[...] == 0 else pow(s[...], o)"
+    return (write(builder, root, s=powers, o=1 / order, dtype=x.type.dtype, name="norm"),)
 
 
 def _first(op: str) -> Expand:
@@ -411,7 +437,7 @@ PAGE = (
     ),
     Operator(
         "vector_norm(x; ord=2, dims=None, keepdim=False)",
-        "The norm of order 1, 2 or infinity over dims.",
+        "The norm of an order over dims: of order 0 a count, of infinite order an extreme.",
         expand=_vector_norm,
         kink="at 0 the gradient is 0",
         eager="torch.linalg.vector_norm({x}, {ord}, dim={dims}, keepdim={keepdim})",
@@ -420,6 +446,10 @@ PAGE = (
             sample("f[2, 3] = 0, 0, 0, 0, 1, 2", dims=(1,)),
             sample("f[2, 3] = 0, -1, 3, 0, 1, 2", dims=(1,), ord=1),
             sample("f[2, 3] = 0, -1, 3, 0, 1, 2", dims=(1,), ord=float("inf")),
+            sample("f[2, 3] = 2, -1, 3, 5, 1, 2", dims=(1,), ord=float("-inf")),
+            sample("f[2, 3] = 0, -1, 3, 0, 0, 0", dims=(1,), ord=3),
+            sample("f[2, 3] = 0, -1, 3, 0, 0, 2", dims=(1,), ord=1.5),
+            sample("f[2, 3] = 0, -1, 3, 0, 0, 0", dims=(1,), ord=0),
         ),
     ),
     Operator(
@@ -437,11 +467,27 @@ PAGE = (
         ),
     ),
     Operator(
-        "cumsum(x; dim)  y[..., u] += x[..., i] where i <= u",
-        "Sums of all elements up to each.",
-        declare=_cumsum,
+        "nansum(x; dims=None, keepdim=False)  y[...] += 0 if isnan(x[..., dims]) else x[..., dims]",
+        "Sum what is a number over dims.",
+        declare=_nansum,
         dtype=_sum_dtype,
-        eager="torch.cumsum({x}, dim={dim})",
-        samples=(sample(_SHAPE, dim=1), sample("f[5]", dim=-1), sample("i[5] < 5", dim=0)),
+        eager="torch.nansum({x}, dim={dims}, keepdim={keepdim})",
+        samples=(*_REDUCTION_SAMPLES, sample("f[2, 3] = 1, nan, 2, nan, nan, nan", dims=(1,))),
+    ),
+    Operator(
+        "count_nonzero(x; dims=None)  y[...] += i64(bool(x[..., dims]))",
+        "How many elements over dims are not 0; NaN counts.",
+        declare=_count_nonzero,
+        dtype="i64",
+        eager="torch.count_nonzero({x}, dim={dims})",
+        samples=(sample("c[2, 3] = 1, 0, nan, 0, -0.0, 2", dims=(1,)), sample("b[2, 3]")),
+    ),
+    Operator(
+        "trace(x)  y[] += x[i, i]",
+        "The sum of a matrix's diagonal.",
+        declare=_trace,
+        dtype=_sum_dtype,
+        eager="torch.trace({x})",
+        samples=(sample("f[3, 3]"), sample("f[2, 4]"), sample("i[3, 2] < 9")),
     ),
 )
