@@ -34,6 +34,9 @@ _BINARY = (
     "xlogy.Scalar_Other",
 )  # fmt: skip
 
+_MAX_POOL = ("kernel_size", "stride", "padding", "dilation", "ceil_mode")
+_AVG_POOL = ("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad")
+
 RULES: dict[str, Rule] = {
     **{f"aten.{name}.default": elementwise.unary(name) for name in _UNARY},
     **{f"aten.{name}": elementwise.binary(name.split(".")[0]) for name in _BINARY},
@@ -246,14 +249,22 @@ RULES: dict[str, Rule] = {
     # Windows, attention, chance.
     "aten.conv1d.default": network.convolution("conv1d", 1),
     "aten.conv2d.default": network.convolution("conv2d", 2),
-    "aten.max_pool2d.default": network.pool(
-        "max_pool2d", "kernel_size", "stride", "padding", "dilation", "ceil_mode"
-    ),
-    "aten.avg_pool2d.default": network.pool(
-        "avg_pool2d", "kernel_size", "stride", "padding", "ceil_mode", "count_include_pad",
-        "divisor_override",
-    ),
-    "aten._adaptive_avg_pool2d.default": network.pool("adaptive_avg_pool2d", "output_size"),
+    "aten.conv3d.default": network.convolution("conv3d", 3),
+    "aten.convolution.default": network.any_convolution,
+    "aten.im2col.default": network.columns("im2col"),
+    "aten.col2im.default": network.columns("col2im", "output_size"),
+    "aten.max_pool1d.default": network.pool("max_pool1d", 1, *_MAX_POOL),
+    "aten.max_pool2d.default": network.pool("max_pool2d", 2, *_MAX_POOL),
+    "aten.max_pool2d_with_indices.default": network.pool_pair("max_pool2d", 2, *_MAX_POOL),
+    "aten.max_pool3d_with_indices.default": network.pool_pair("max_pool3d", 3, *_MAX_POOL),
+    "aten.avg_pool1d.default": network.pool("avg_pool1d", 1, *_AVG_POOL),
+    "aten.avg_pool2d.default": network.pool("avg_pool2d", 2, *_AVG_POOL, "divisor_override"),
+    "aten.avg_pool3d.default": network.pool("avg_pool3d", 3, *_AVG_POOL, "divisor_override"),
+    "aten.adaptive_avg_pool1d.default": network.pool("adaptive_avg_pool1d", 1, "output_size"),
+    "aten._adaptive_avg_pool2d.default": network.pool("adaptive_avg_pool2d", 2, "output_size"),
+    "aten._adaptive_avg_pool3d.default": network.pool("adaptive_avg_pool3d", 3, "output_size"),
+    "aten.adaptive_max_pool2d.default": network.adaptive_max("adaptive_max_pool2d", 2),
+    "aten.adaptive_max_pool3d.default": network.adaptive_max("adaptive_max_pool3d", 3),
     "aten.scaled_dot_product_attention.default": network.attention,
     "tilewright.dropout.default": dropout,
 }  # fmt: skip

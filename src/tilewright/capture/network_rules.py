@@ -250,19 +250,73 @@ def _window(value: list[int], rank: int) -> int | tuple[int, ...]:
     return numbers[0] if rank == 1 else numbers
 
 
-def pool(operator: str, *attributes: str) -> Rule:
-    """max_pool2d(self, kernel_size, stride, ...): lists of one number stand for two."""
+@reads("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+def any_convolution(call: Call) -> Made:
+    """convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding,
+    groups), with a batch."""
+    operands = [call[name] for name in ("input", "weight", "bias") if call[name] is not None]
+    rank = call["input"].type.rank - 2
+    if not _one_type(*operands) or rank not in (1, 2, 3):
+        return None
+    names = ["stride", "padding", "dilation", *(["output_padding"] if call["transposed"] else [])]
+    attrs: dict[str, Any] = {name: _window(call[name], rank) for name in names}
+    operator = f"conv_transpose{rank}d" if call["transposed"] else f"conv{rank}d"
+    return call.emit(operator, *operands, groups=call["groups"], **attrs)
+
+
+def columns(operator: str, *more: str) -> Rule:
+    """im2col(self, kernel_size, dilation, padding, stride), col2im with output_size."""
 
     @reads(operator)
     def rule(call: Call) -> Made:
-        attrs: dict[str, Any] = {
-            name: _window(call[name], 2) if isinstance(call[name], list) else call[name]
-            for name in attributes
-            if call[name] != []
-        }
+        names = (*more, "kernel_size", "dilation", "padding", "stride")
+        attrs: dict[str, Any] = {name: _window(call[name], 2) for name in names}
         return call.emit(operator, call["self"], **attrs)
 
     return rule
+
+
+def pool(operator: str, rank: int, *attributes: str) -> Rule:
+    """max_pool2d(self, kernel_size, stride, ...): lists of one number stand for all dims."""
+
+    @reads(operator)
+    def rule(call: Call) -> Made:
+        return call.emit(operator, call["self"], **_pool_attrs(call, rank, attributes))
+
+    return rule
+
+
+def pool_pair(operator: str, rank: int, *attributes: str) -> Rule:
+    """max_pool2d_with_indices(...) -> (values, indices); where nobody reads these, values alone."""
+    both = f"{operator}_with_indices"
+
+    @reads(operator, both)
+    def rule(call: Call) -> Made:
+        attrs = _pool_attrs(call, rank, attributes)
+        if all(user.args[1] == 0 for user in call.node.users):
+            return (call.emit(operator, call["self"], wish="values", **attrs), None)
+        return call.emit_all(both, call["self"], wishes=("values", "indices"), **attrs)
+
+    return rule
+
+
+def adaptive_max(operator: str, rank: int) -> Rule:
+    """adaptive_max_pool2d(self, output_size) -> (values, indices)."""
+
+    @reads(operator)
+    def rule(call: Call) -> Made:
+        size = _window(call["output_size"], rank)
+        return call.emit_all(operator, call["self"], wishes=("values", "indices"), output_size=size)
+
+    return rule
+
+
+def _pool_attrs(call: Call, rank: int, attributes: tuple[str, ...]) -> dict[str, Any]:
+    return {
+        name: _window(call[name], rank) if isinstance(call[name], list) else call[name]
+        for name in attributes
+        if call[name] != []
+    }
 
 
 @reads("attention")
