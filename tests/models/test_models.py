@@ -5,9 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
-from tilewright.models import FACTORIES, convnet, gpt, mlp, text
+from tilewright.models import FACTORIES, convnet, gpt, mlp, moe, text
 
 
 def _parameters(model: nn.Module) -> int:
@@ -31,7 +32,7 @@ def test_parameter_counts_are_the_published_ones(model: nn.Module, count: int) -
 @pytest.mark.parametrize("name", [name for name, _ in FACTORIES])
 def test_every_factory_gives_a_model_that_learns_its_example_batch(name: str) -> None:
     module_name, factory = dict(FACTORIES)[name].split(":")
-    module = {"mlp": mlp, "gpt": gpt, "convnet": convnet}[module_name.rsplit(".", 1)[1]]
+    module = {"mlp": mlp, "gpt": gpt, "moe": moe, "convnet": convnet}[module_name.rsplit(".", 1)[1]]
     torch.manual_seed(0)
     model = getattr(module, factory)()
     inputs, targets = module.example_batch(model, 2, seed=3)
@@ -44,6 +45,30 @@ def test_every_factory_gives_a_model_that_learns_its_example_batch(name: str) ->
         optimizer.step()
         losses.append(loss.item())
     assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize("factor", [0.3, 1.25, 4.0])
+def test_experts_serve_first_choices_first_and_no_more_than_their_capacity(factor: float) -> None:
+    torch.manual_seed(0)
+    layer = moe.Experts(6, 4, factor).double()
+    for parameter in layer.parameters():
+        torch.nn.init.normal_(parameter)
+    x = torch.randn(10, 6, dtype=torch.float64)
+    found, balance = layer(x)
+    shares = layer.router(x).softmax(1)
+    wanted, queued = torch.zeros_like(x), [0] * 4
+    for choice in range(2):
+        for token in range(10):
+            best = shares[token].argsort(descending=True)[:2]
+            expert = int(best[choice])
+            queued[expert] += 1
+            if queued[expert] <= layer.capacity(10):
+                inner = F.gelu(x[token] @ layer.up[expert], approximate="tanh")
+                weight = shares[token, expert] / shares[token, best].sum()
+                wanted[token] += weight * (inner @ layer.down[expert])
+    torch.testing.assert_close(found, wanted)
+    first = torch.bincount(shares.argmax(1), minlength=4) / 10
+    torch.testing.assert_close(balance, 4 * (first.double() * shares.mean(0)).sum())
 
 
 def test_logits_have_the_batch_and_position_of_the_ids() -> None:

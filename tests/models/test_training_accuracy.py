@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import tilewright as tw
-from tilewright.models import convnet, gpt, mlp
+from tilewright.models import convnet, gpt, mlp, moe
 
 Tensor = torch.Tensor
 Batch = tuple[Tensor, Tensor]
@@ -19,6 +19,7 @@ MODELS: dict[str, tuple[Any, Callable[[], nn.Module], int]] = {
     "mlp": (mlp, mlp.mlp, 32),
     "gpt small": (gpt, gpt.gpt_small, 4),
     "gpt": (gpt, gpt.gpt, 1),
+    "moe": (moe, moe.moe, 2),
     "convnet": (convnet, convnet.convnet, 4),
 }
 

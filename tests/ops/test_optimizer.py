@@ -1,5 +1,7 @@
 """One step of ours is one step of torch.optim, bit for bit in float64 up to rounding order."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -63,21 +65,42 @@ def test_sgd_equals_torch(nesterov: bool, momentum: float, decay: float, maximiz
     np.testing.assert_allclose(p, wanted, rtol=1e-14, atol=1e-15)
 
 
-@pytest.mark.parametrize("amsgrad", [False, True])
+# Optimizer, its operator, settings of both, state tensors, and whether the operator counts steps.
+COUNTED: list[tuple[type[torch.optim.Optimizer], str, dict[str, Any], int, bool]] = [
+    (torch.optim.AdamW, "adam", {"amsgrad": False}, 2, True),
+    (torch.optim.AdamW, "adam", {"amsgrad": True}, 3, True),
+    (torch.optim.Adam, "adam", {"amsgrad": False}, 2, True),
+    (torch.optim.Adam, "adam", {"amsgrad": True}, 3, True),
+    (torch.optim.Adam, "adam", {"decoupled_weight_decay": True}, 2, True),
+    (torch.optim.Adagrad, "adagrad", {"lr_decay": 0.0}, 1, True),
+    (torch.optim.Adagrad, "adagrad", {"lr_decay": 0.3, "eps": 1e-3}, 1, True),
+    (torch.optim.RMSprop, "rmsprop", {"alpha": 0.8}, 1, False),
+    (torch.optim.RMSprop, "rmsprop", {"momentum": 0.9}, 2, False),
+    (torch.optim.RMSprop, "rmsprop", {"centered": True, "eps": 1e-3}, 2, False),
+    (torch.optim.RMSprop, "rmsprop", {"centered": True, "momentum": 0.9}, 3, False),
+    (torch.optim.Adadelta, "adadelta", {"rho": 0.8, "eps": 1e-3}, 2, False),
+]
+
+
+@pytest.mark.parametrize(("cls", "name", "settings", "slots", "clocked"), COUNTED)
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 @pytest.mark.parametrize("maximize", [False, True])
-def test_adamw_equals_torch(amsgrad: bool, decay: float, maximize: bool) -> None:
+def test_the_others_equal_torch(
+    cls: Any, name: str, settings: dict[str, Any], slots: int, clocked: bool,
+    decay: float, maximize: bool,
+) -> None:  # fmt: skip
     start = np.random.default_rng(1).standard_normal((3, 4))
     parameter = torch.tensor(start.copy(), requires_grad=True)
-    optimizer = torch.optim.AdamW(
-        [parameter], 0.1, (0.8, 0.95), 1e-6, decay, amsgrad, maximize=maximize
-    )
-    wanted = in_torch(optimizer, parameter)
-    attrs: dict[str, Attr] = {"beta1": 0.8, "beta2": 0.95, "eps": 1e-6, "weight_decay": decay,
-                              "amsgrad": amsgrad, "maximize": maximize}  # fmt: skip
-    state = [np.zeros((3, 4)) for _ in range(3 if amsgrad else 2)]
+    attrs: dict[str, Any] = {**settings, "weight_decay": decay, "maximize": maximize}
+    betas = {"betas": (0.8, 0.95)} if name == "adam" else {}
+    wanted = in_torch(cls([parameter], 0.1, **betas, **attrs), parameter)
+    if name == "adam":
+        decoupled = cls is torch.optim.AdamW or settings.get("decoupled_weight_decay", False)
+        attrs |= {"beta1": 0.8, "beta2": 0.95, "decoupled_weight_decay": decoupled}
+    state = [np.zeros((3, 4)) for _ in range(slots)]
     p, rate = start, np.array(0.1)
     for at, gradient in enumerate(gradients()):
-        inputs = [p, gradient, rate, np.array(float(at + 1)), *state]
-        p, *state = evaluate(graph_of("adamw", inputs, attrs), inputs)
-    np.testing.assert_allclose(p, wanted, rtol=1e-14, atol=1e-15)
+        clock = [np.array(float(at + 1))] if clocked else []
+        inputs = [p, gradient, rate, *clock, *state]
+        p, *state = evaluate(graph_of(name, inputs, attrs), inputs)
+    np.testing.assert_allclose(p, wanted, rtol=1e-13, atol=1e-15)

@@ -164,7 +164,7 @@ def optimizer_step() -> Graph:
             slots.append(builder.input(f"{slot}_{name}", tensor(*shape), Role("state", slot)))
         clipped = write(builder, "y[...] = g[...] * f[]", g=gradients[name], f=factor)
         parameter, mean, square = slots
-        made = emit(builder, "adamw", parameter, clipped, rate, step, mean, square)
+        made = emit(builder, "adam", parameter, clipped, rate, step, mean, square)
         assert isinstance(made, tuple), "a step moves the parameter and its state"
         for slot_value, result in zip(slots, made, strict=True):
             updates.append((slot_value.name, len(outputs)))

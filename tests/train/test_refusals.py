@@ -44,7 +44,7 @@ def test_a_rate_that_is_none_is_refused_and_moves_nothing(golden: Golden, rate: 
 
 def test_an_unknown_optimizer_is_refused(golden: Golden) -> None:
     net = Net()
-    optimizer = torch.optim.Adagrad(net.parameters())
+    optimizer = torch.optim.Adamax(net.parameters())
     refused(
         golden,
         "unknown_optimizer",

@@ -10,6 +10,7 @@ FACTORIES: tuple[tuple[str, str], ...] = (
     ("mlp", "tilewright.models.mlp:mlp"),
     ("gpt", "tilewright.models.gpt:gpt"),
     ("gpt-small", "tilewright.models.gpt:gpt_small"),
+    ("moe", "tilewright.models.moe:moe"),
     ("convnet", "tilewright.models.convnet:convnet"),
 )
 """Short names of the models here, and where their factories are."""

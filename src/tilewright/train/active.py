@@ -69,8 +69,8 @@ class Active:
         for update, group, state in zip(moved, groups, states, strict=True):
             if optimizers.begins(rule, group, state) != update.begins:
                 return False
-        for owner, update, state in zip(self.owners, moved, states, strict=True):
-            optimizers.complete_state(rule, update.slots, owner, state)
+        for owner, group, state in zip(self.owners, groups, states, strict=True):
+            optimizers.complete_state(rule, group, owner, state)
         if rule.counts and not self._count_together(states):
             return False
         names = [(*update.slots, *(("step",) if rule.counts else ())) for update in moved]
@@ -108,7 +108,7 @@ class Active:
         values = [float(state["step"]) for state in states]
         by_clock: dict[int | None, float] = {}
         for update, value in zip(self.training.moved, values, strict=True):
-            if by_clock.setdefault(update.clock, value) != value:
+            if update.clock is not None and by_clock.setdefault(update.clock, value) != value:
                 return False
         self.counts = torch.tensor(values, dtype=torch.float32)
         for state, count in zip(states, self.counts.unbind(), strict=True):

@@ -20,9 +20,10 @@ from tilewright.graph.build import Builder, prune
 from tilewright.graph.ir import Attr, Graph, Role, TensorType, Value
 from tilewright.ops import emit
 from tilewright.ops.operator import write
+from tilewright.ops.optimizer import PAGE
 from tilewright.train.chance import seed_masks
 
-RULES = ("sgd", "adamw")  # operators of the optimizers' page
+RULES = tuple(operator.name for operator in PAGE)
 Rate = tuple[int, str]  # the number of a group, and the name of a setting
 CLIP_GUARD = 1e-6  # added to the norm before dividing by it, as torch does
 

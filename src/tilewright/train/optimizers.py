@@ -4,7 +4,7 @@ The idea: the optimizer stays the owner of its settings and its state.  Settings
 (learning rate, momentum, beta1) are read at every step; the others are compiled in and watched.
 
     torch.optim.SGD    -->   sgd(p, g, lr, momentum_buffer; momentum, dampening, ...)
-    torch.optim.AdamW  -->   adamw(p, g, lr, step, exp_avg, exp_avg_sq; beta1, beta2, ...)
+    torch.optim.AdamW  -->   adam(p, g, lr, step, exp_avg, exp_avg_sq; beta1, beta2, ...)
 
 This module does not know graphs.
 """
@@ -22,32 +22,67 @@ from tilewright.graph.ir import Attr
 Group = dict[str, Any]
 Settings = tuple[tuple[Any, ...], ...]
 
+# Settings that one entry of a group holds together.
+_INSIDE = {"beta1": ("betas", 0), "beta2": ("betas", 1)}
+
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A torch optimizer that is understood.  settings: the entries of a group compiled in."""
+    """A torch optimizer that is understood.
+
+    operator: of the optimizers' page.  settings: what is compiled in, by the operator's names.
+    slots: the state tensors of a parameter in the operator's order, each with the setting that must
+    be other than zero for it ("" if there always is one).  moves: settings besides the learning
+    rate that schedules move.  counts: its state has a step count.  clocked: its operator reads it.
+    """
 
     cls: type[torch.optim.Optimizer]
     operator: str
     settings: tuple[str, ...]
-    counts: bool
+    slots: tuple[tuple[str, str], ...]
+    moves: tuple[str, ...] = ()
+    counts: bool = True
+    clocked: bool = True
 
 
+_ADAM = (
+    "adam",
+    ("beta2", "eps", "weight_decay", "amsgrad", "maximize", "decoupled_weight_decay"),
+    (("exp_avg", ""), ("exp_avg_sq", ""), ("max_exp_avg_sq", "amsgrad")),
+    ("beta1",),
+)
 RULES: tuple[Rule, ...] = (
     Rule(
         torch.optim.SGD,
         "sgd",
-        ("dampening", "weight_decay", "nesterov", "maximize", "differentiable"),
+        ("dampening", "weight_decay", "nesterov", "maximize"),
+        (("momentum_buffer", "momentum"),),
+        ("momentum",),
         counts=False,
+        clocked=False,
+    ),
+    Rule(torch.optim.Adam, *_ADAM),
+    Rule(torch.optim.AdamW, *_ADAM),
+    Rule(
+        torch.optim.Adagrad,
+        "adagrad",
+        ("lr_decay", "eps", "weight_decay", "maximize"),
+        (("sum", ""),),
     ),
     Rule(
-        torch.optim.AdamW,
-        "adamw",
-        (
-            *("eps", "weight_decay", "amsgrad", "maximize", "differentiable"),
-            "decoupled_weight_decay",
-        ),
-        counts=True,
+        torch.optim.RMSprop,
+        "rmsprop",
+        ("alpha", "eps", "weight_decay", "centered", "maximize"),
+        (("square_avg", ""), ("momentum_buffer", "momentum"), ("grad_avg", "centered")),
+        ("momentum",),
+        clocked=False,
+    ),
+    Rule(
+        torch.optim.Adadelta,
+        "adadelta",
+        ("rho", "eps", "weight_decay", "maximize"),
+        (("square_avg", ""), ("acc_delta", "")),
+        clocked=False,
     ),
 )
 
@@ -58,10 +93,10 @@ def rule_of(optimizer: torch.optim.Optimizer) -> Rule:
         if type(optimizer) is rule.cls:
             _refuse_hooks(optimizer)
             return rule
-    known = " or ".join(f"torch.optim.{rule.cls.__name__}" for rule in RULES)
+    *others, last = (rule.cls.__name__ for rule in RULES)
     raise OptimizerError(
         f"train_step does not know the optimizer {type(optimizer).__name__}",
-        expected=known,
+        expected=f"torch.optim's {', '.join(others)} or {last}",
         found=f"{type(optimizer).__module__}.{type(optimizer).__qualname__}",
         mend="choose one of these, or compile the model with torch.compile("
         'backend="tilewright") and let the optimizer step by itself',
@@ -81,22 +116,27 @@ def _refuse_hooks(optimizer: torch.optim.Optimizer) -> None:
 
 def settings_of(rule: Rule, optimizer: torch.optim.Optimizer) -> Settings:
     """Return what is compiled in, group by group, to compare with later."""
-    if rule.counts:
-        return tuple(
-            (*[group[name] for name in rule.settings], group["betas"][1], len(group["params"]))
-            for group in optimizer.param_groups
-        )
     return tuple(
-        (*[group[name] for name in rule.settings], group["momentum"] != 0, len(group["params"]))
+        (
+            *(_setting(group, name) for name in rule.settings),
+            group["differentiable"],
+            moving_of(rule, group),
+            len(group["params"]),
+        )
         for group in optimizer.param_groups
     )
 
 
+def _setting(group: Group, name: str) -> Any:
+    if name in _INSIDE:
+        entry, place = _INSIDE[name]
+        return group[entry][place]
+    return group[name]
+
+
 def moving_of(rule: Rule, group: Group) -> tuple[str, ...]:
     """Return the names of a group's settings that are read at every step, the rate first."""
-    if rule.counts:
-        return ("lr", "beta1")
-    return ("lr", "momentum") if group["momentum"] != 0 else ("lr",)
+    return ("lr", *(name for name in rule.moves if name in _INSIDE or group[name] != 0))
 
 
 def rates_of(rule: Rule, optimizer: torch.optim.Optimizer) -> dict[tuple[int, str], float]:
@@ -104,10 +144,8 @@ def rates_of(rule: Rule, optimizer: torch.optim.Optimizer) -> dict[tuple[int, st
     found = {}
     for number, group in enumerate(optimizer.param_groups):
         found[number, "lr"] = _rate(group, number)
-        if rule.counts:
-            found[number, "beta1"] = _finite(group["betas"][0], "betas[0]", number)
-        else:
-            found[number, "momentum"] = _finite(group["momentum"], "momentum", number)
+        for name in rule.moves:
+            found[number, name] = _finite(group, name, number)
     return found
 
 
@@ -132,33 +170,25 @@ def attrs_of(rule: Rule, group: Group, number: int) -> tuple[tuple[str, Attr], .
             found="differentiable=True",
             mend="leave the optimizer's option differentiable at its default",
         )
-    attrs: dict[str, Attr] = {"maximize": bool(group["maximize"])}
-    attrs["weight_decay"] = _finite(group["weight_decay"], "weight_decay", number)
-    if not rule.counts:
-        attrs["dampening"] = _finite(group["dampening"], "dampening", number)
-        attrs["nesterov"] = bool(group["nesterov"]) and group["momentum"] != 0
-        return tuple(attrs.items())
-    if not group["decoupled_weight_decay"]:
-        raise OptimizerError(
-            "AdamW without decoupled weight decay is another optimizer",
-            expected="decoupled_weight_decay=True",
-            found=f"param_groups[{number}]['decoupled_weight_decay'] = False",
-            mend="leave it at True",
-        )
-    attrs["beta2"] = _finite(group["betas"][1], "betas[1]", number)
-    attrs["eps"] = _finite(group["eps"], "eps", number)
-    attrs["amsgrad"] = bool(group["amsgrad"])
+    attrs: dict[str, Attr] = {}
+    for name in rule.settings:
+        flag = isinstance(_setting(group, name), bool)
+        attrs[name] = _setting(group, name) if flag else _finite(group, name, number)
+    if "nesterov" in attrs:
+        attrs["nesterov"] = attrs["nesterov"] and group["momentum"] != 0
     return tuple(attrs.items())
 
 
-def _finite(setting: Any, name: str, number: int) -> float:
+def _finite(group: Group, name: str, number: int) -> float:
+    setting = _setting(group, name)
     value = float(setting)
     if math.isfinite(value):
         return value
+    shown = "{}[{}]".format(*_INSIDE[name]) if name in _INSIDE else name
     raise OptimizerError(
-        f"{name} of parameter group {number} is {value}",
+        f"{shown} of parameter group {number} is {value}",
         expected="a finite number",
-        found=f"param_groups[{number}]: {name} = {setting!r}",
+        found=f"param_groups[{number}]: {shown} = {setting!r}",
         mend="set it to a finite number",
     )
 
@@ -168,10 +198,7 @@ def _finite(setting: Any, name: str, number: int) -> float:
 
 def slots_of(rule: Rule, group: Group) -> tuple[str, ...]:
     """Return the names of the state tensors of one parameter, in the operator's order."""
-    if rule.operator == "sgd":
-        return ("momentum_buffer",) if group["momentum"] != 0 else ()
-    largest = ("max_exp_avg_sq",) if group["amsgrad"] else ()
-    return ("exp_avg", "exp_avg_sq", *largest)
+    return tuple(slot for slot, needs in rule.slots if not needs or group[needs] != 0)
 
 
 def begins(rule: Rule, group: Group, state: Mapping[str, Any]) -> bool:
@@ -184,13 +211,12 @@ def begins(rule: Rule, group: Group, state: Mapping[str, Any]) -> bool:
     return state.get("momentum_buffer") is None
 
 
-def complete_state(
-    rule: Rule, slots: tuple[str, ...], parameter: torch.Tensor, state: dict[str, Any]
-) -> None:
+def complete_state(rule: Rule, group: Group, parameter: torch.Tensor, state: Group) -> None:
     """Make the state tensors that a parameter does not have yet, as torch does at a first step."""
     if rule.counts and "step" not in state:
         state["step"] = torch.zeros((), dtype=torch.float32)
-    for slot in slots:
+    start = group.get("initial_accumulator_value", 0)
+    for slot in slots_of(rule, group):
         if state.get(slot) is None:
-            zeros = torch.zeros_like(parameter, memory_format=torch.preserve_format)
-            state[slot] = zeros.detach()
+            made = torch.full_like(parameter, start, memory_format=torch.preserve_format)
+            state[slot] = made.detach()

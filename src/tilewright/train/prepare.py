@@ -161,7 +161,7 @@ def _updates(
             assert all(update.parameter != name for update in updates), f"{name} is held twice"
             state = optimizer.state.get(parameter, {})
             clock = None
-            if rule.counts:
+            if rule.clocked:
                 clock = clocks.setdefault(float(state.get("step", 0.0)), len(clocks))
             begins = optimizers.begins(rule, group, state)
             updates.append(Update(name, rule.operator, attrs, number, moving, slots, clock, begins))

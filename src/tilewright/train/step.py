@@ -40,7 +40,8 @@ def train_step(
     The batch is an example: its shapes and dtypes are compiled in, nothing is computed.  clip_norm
     bounds the common norm of all gradients, as `torch.nn.utils.clip_grad_norm_` does.  Parameters
     and buffers are the module's own, state is the optimizer's own; both are updated in place.
-    Raises OptimizerError for an optimizer other than torch's SGD and AdamW, and CaptureError (with
+    Raises OptimizerError for an optimizer other than torch's SGD, Adam, AdamW,
+    Adagrad, RMSprop and Adadelta, and CaptureError (with
     the user's line) for what cannot be compiled.
     """
     _check_clip(clip_norm)
