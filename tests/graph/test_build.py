@@ -2,19 +2,15 @@
 
 import numpy as np
 import pytest
-from tests.graph.graphs import random_graph
 
 from tilewright.base.dtypes import BF16, BOOL, F32, I64
 from tilewright.base.errors import UNKNOWN, Origin
 from tilewright.graph import notation
 from tilewright.graph.build import (
     Builder,
-    is_topological,
-    names,
     nest,
     producers,
     prune,
-    rename_apart,
     replace_values,
     sort,
     users,
@@ -132,7 +128,6 @@ def test_sort_puts_producers_first_and_moves_nothing_else() -> None:
     graph = small()
     double, unused, negate = graph.nodes
     shuffled = Graph(graph.name, graph.inputs, (negate, unused, double), graph.outputs)
-    assert not is_topological(shuffled)
     assert sort(shuffled).nodes == (double, negate, unused)
     assert sort(graph) == graph
 
@@ -145,15 +140,6 @@ def test_sort_names_a_cycle() -> None:
     builder.formula(NEGATE, a, name="b")
     with pytest.raises(AssertionError, match="in a cycle"):
         sort(Graph("knot", graph.inputs, tuple(builder.nodes), (a,)))
-
-
-def test_rename_apart_leaves_no_name_in_common() -> None:
-    for seed in range(10):
-        one, two = random_graph(seed), random_graph(seed + 100)
-        moved = rename_apart(one, names(two))
-        verify(moved)
-        assert not names(moved) & names(two)
-        assert len(names(moved)) == len(names(one))
 
 
 def test_signature_of_and_extending_go_on_from_a_graph() -> None:

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import fx
 
-from tilewright.base import dtypes
 from tilewright.base.dtypes import DType
 from tilewright.base.errors import Origin, TilewrightError
 from tilewright.capture.origin import origin_of_meta
@@ -152,10 +151,3 @@ def _fits(made: Value | tuple[Value | None, ...], traced: Any) -> bool:
         value is None or value.type == tensor_type(item, Origin())
         for value, item in zip(made, traced, strict=True)
     )
-
-
-def scalar_dtype(value: object) -> DType:
-    """Return the element type torch gives to a tensor of this Python number."""
-    if isinstance(value, bool):
-        return dtypes.BOOL
-    return dtypes.I64 if isinstance(value, int) else dtypes.F32

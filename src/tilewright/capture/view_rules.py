@@ -76,11 +76,6 @@ def slice_(call: Call) -> Made:
     return call.emit("slice", call["self"], **attrs)
 
 
-def _bounds(call: Call) -> dict[str, Any]:
-    names = {"dim": "dim", "start": "start", "stop": "end", "step": "step"}
-    return {ours: call[theirs] for ours, theirs in names.items()}
-
-
 @reads("select")
 def select(call: Call) -> Made:
     """select(self, dim, index)."""

@@ -229,16 +229,6 @@ def users(graph: Graph) -> dict[str, tuple[Node, ...]]:
     return {name: tuple(nodes) for name, nodes in found.items()}
 
 
-def is_topological(graph: Graph) -> bool:
-    """Return whether every node comes after those that make its operands."""
-    seen = {value.name for value in graph.inputs}
-    for node in graph.nodes:
-        if not all(value.name in seen for value in node.inputs):
-            return False
-        seen.update(value.name for value in node.outputs)
-    return True
-
-
 def sort(graph: Graph) -> Graph:
     """Order the nodes topologically, each as early as its operands and the old order allow."""
     made_by = producers(graph)
@@ -319,13 +309,3 @@ def rename(graph: Graph, mapping: Mapping[str, str]) -> Graph:
         tuple((mapping.get(name, name), position) for name, position in graph.updates),
         tuple((mapping.get(name, name), role) for name, role in graph.roles),
     )
-
-
-def rename_apart(graph: Graph, taken: Iterable[str]) -> Graph:
-    """Rename the values whose names are in `taken`, so that both can live in one graph."""
-    avoid = frozenset(taken)
-    chooser = Builder()
-    chooser.reserve(avoid | names(graph))
-    clashing = [value.name for value in graph.inputs if value.name in avoid]
-    clashing += [v.name for node in graph.nodes for v in node.outputs if v.name in avoid]
-    return rename(graph, {name: chooser.fresh(name) for name in clashing})
