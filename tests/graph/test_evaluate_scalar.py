@@ -9,9 +9,10 @@ from tests.graph.formulas import EVERYTHING, draw
 
 from tilewright.base import dtypes, scalar
 from tilewright.base.dtypes import BOOL, F32, F64, I32, I64, U8
-from tilewright.base.expr import Const, Expr, Read, Sym, call
+from tilewright.base.errors import UNKNOWN
+from tilewright.base.expr import Call, Const, Expr, Read, Sym, call
 from tilewright.graph.evaluate_block import Evaluation
-from tilewright.graph.evaluate_naive import Operands, dtype_of
+from tilewright.graph.evaluate_naive import Operands, dtype_of, term_at
 from tilewright.graph.evaluate_scalar import (
     FUNCTIONS,
     Number,
@@ -23,6 +24,7 @@ from tilewright.graph.evaluate_scalar import (
     uniform,
 )
 from tilewright.graph.infer import infer
+from tilewright.graph.ir import Formula, Loop, TensorType
 
 REAL = np.array([-2.5, -1.0, -0.5, -0.0, 0.0, 0.25, 0.5, 1.0, 1.5, 2.5, 7.0])
 UNIT = np.array([-1.0, -0.75, 0.0, 0.3, 1.0])
@@ -217,6 +219,51 @@ def test_values_have_the_type_that_infer_says(seed: int) -> None:
         corner = Evaluation(Operands(numbers), {loop.name: (0, 1) for loop in formula.loops})
         found = corner.term(formula.value).number
     assert found.dtype == infer(formula.value, types)
+
+
+def _drawn(rng: np.random.Generator, depth: int) -> Expr:
+    """Return any expression over the loop i: reads of every type, numbers, every function."""
+    if depth == 0 or rng.random() < 0.2:
+        kind = rng.random()
+        if kind < 0.25:
+            return Sym("i")
+        if kind < 0.55:
+            return Const((True, False, 0, 1, 3, 0.5, 1.0, -2.5)[rng.integers(8)])
+        default = _drawn(rng, max(depth - 1, 0)) if rng.random() < 0.35 else None
+        outside = int(rng.integers(2)) * 5 if default is not None else 0
+        name = dtypes.ALL[rng.integers(len(dtypes.ALL))].name
+        return Read(name, (call("add", Sym("i"), outside),), default)
+    # An exact division stands in an index only, and an absent value has no type.
+    names = [function.name for function in scalar.FUNCTIONS if function.name != "exactdiv"]
+    name = names[rng.integers(len(names))]
+    args = [_drawn(rng, depth - 1) for _ in range(scalar.BY_NAME[name].arity)]
+    if name.startswith("bit"):
+        args = [Call(("u8", "bool", "i64")[rng.integers(3)], (arg,)) for arg in args]
+    return Call(name, tuple(args))
+
+
+@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.filterwarnings("ignore:.*:RuntimeWarning")
+def test_infer_types_any_expression_as_both_evaluators_do(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    numbers = {dtype.name: Number(np.ones(3, dtype.compute.numpy), dtype.compute)
+               for dtype in dtypes.ALL}  # fmt: skip
+    for _ in range(50):
+        expr = _drawn(rng, int(rng.integers(5)))
+        wanted = infer(expr, dtypes.BY_NAME)
+        with np.errstate(all="ignore"):
+            block = Evaluation(Operands(numbers), {"i": (0, 3)}).term(expr).number
+            point = term_at(_formula_of(expr), Operands(numbers), {"i": 2}, UNKNOWN)
+        assert point is not None, f"{expr} is absent"
+        assert (block.dtype, point[1].dtype) == (wanted, wanted), expr
+        assert block.weak == point[1].weak, expr
+        if not block.weak:
+            assert block.data.dtype == point[1].data.dtype == wanted.numpy, expr
+
+
+def _formula_of(value: Expr) -> Formula:
+    operands = tuple(dtype.name for dtype in dtypes.ALL)
+    return Formula(operands, (Loop("i", 3),), (Sym("i"),), "=", value, TensorType((3,), F64))
 
 
 @pytest.mark.parametrize(

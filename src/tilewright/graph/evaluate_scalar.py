@@ -1,8 +1,8 @@
 """The scalar functions of `base.scalar` in NumPy, and the types that they work in.
 
 The idea: a `Number` is an array with a dtype and a flag that says that it is weak (made of Python
-constants only, so that it takes the other side's type); `apply` promotes, computes and says what
-type came out.  Both ways of evaluating a formula call this one table.
+numbers and loops only, so that it takes the other side's type); `apply` promotes, computes and says
+what type came out.  Both ways of evaluating a formula call this one table.
 
 `wide` keeps every float in float64 and rounds nothing: the high-precision oracle.
 
@@ -181,14 +181,14 @@ def _power(a: Array, b: Array) -> Array:
     if a.dtype.kind == "f":
         return np.asarray(np.power(a, b))
     # An integer to a negative power is 0, but for 1 and -1.
-    size = np.where(b < 0, -b, b)
-    whole = np.power(a, size)
+    whole = np.power(a, np.abs(b))
     unit = np.where(np.abs(a) == 1, whole, 0)
     return np.asarray(np.where(b < 0, unit, whole))
 
 
 def _sign(a: Array) -> Array:
-    return np.asarray((a > 0).astype(a.dtype) - (a < 0).astype(a.dtype))  # NaN gives 0, as in torch
+    signs = np.where(a > 0, 1, np.where(a < 0, -1, 0))  # NaN gives 0, as in torch
+    return np.asarray(signs.astype(a.dtype))
 
 
 def _sigmoid(a: Array) -> Array:

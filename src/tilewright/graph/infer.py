@@ -15,14 +15,14 @@ def infer(expr: Expr, dtypes: Mapping[str, DType]) -> DType:
     """Return the type a value is computed in, given its operands' element types.
 
     Half types are computed in float32.  Python numbers are weak: they take the other side's type,
-    and only their kind counts (a float beside an integer gives float32).  Loops are int64.
+    and only their kind counts (a float beside an integer gives float32).  Loops are weak int64.
     """
     dtype, _ = _infer(expr, dtypes)
     return dtype
 
 
 def _infer(expr: Expr, dtypes: Mapping[str, DType]) -> tuple[DType, bool]:
-    """Return the type and whether it is weak (made of Python numbers alone)."""
+    """Return the type and whether it is weak (made of Python numbers and loops alone)."""
     match expr:
         case Const(value):
             return (

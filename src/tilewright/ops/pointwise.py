@@ -231,7 +231,14 @@ ARITHMETIC = (
     ),
     _unary("neg", "-x[...]", "Negate.", sample(_ANY), sample(_KINKS)),
     _unary("abs", "abs(x[...])", "The magnitude.", sample(_KINKS), kink="the gradient at 0 is 0"),
-    _unary("sign", "sign(x[...])", "-1, 0 or 1.", sample(_KINKS), kink="the gradient is 0"),
+    _unary(
+        "sign",
+        "sign(x[...])",
+        "-1, 0 or 1.",
+        sample(_KINKS),
+        sample("b[3]"),
+        kink="the gradient is 0",
+    ),
     _unary("reciprocal", "1 / x[...]", "One over it.", sample("f[2, 3] > 0"), dtype="float"),
     _binary(
         "maximum",
