@@ -10,6 +10,8 @@ from tests.compiler.functions import FUNCTIONS, IN_PLACE
 from tests.models.agreement import disagreements, in_double, outcome
 from torch import nn
 
+import tilewright as tw
+
 Tensor = torch.Tensor
 
 
@@ -56,3 +58,21 @@ def test_what_is_done_in_place_is_eager(name: str) -> None:
         return first, second
 
     _assert_eager(OfParameters(function, (3, 4), (3, 4)), train=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_gelu_at_infinity_is_that_of_float64(dtype: torch.dtype, approximate: str) -> None:
+    """Decision 0006: eager's own kernels differ here; in float32 its erf form gives NaN."""
+    inf = float("inf")
+    x = torch.tensor([inf, -inf, float("nan"), 1e30, -1e30, 3e38, -3e38, -0.0, 0.0]).to(dtype)
+    x = x.repeat(5)  # whole vectors of a kernel and its rest
+
+    def gelu(x: Tensor) -> Tensor:
+        return torch.nn.functional.gelu(x, approximate=approximate)
+
+    found = tw.compile(gelu, x)(x)
+    expected = gelu(x.double()).to(dtype)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+    assert torch.equal(found.nan_to_num().signbit(), expected.nan_to_num().signbit())
+    assert found[:3].tolist() == pytest.approx([inf, float("nan"), float("nan")], nan_ok=True)

@@ -132,6 +132,7 @@ PAGE = (
         "gelu(x; approximate='none')  y[...] = 0.5 * x[...] * (1 + erf(x[...] / sqrt(2)))",
         "x times the normal distribution function, by erf or by the tanh approximation.",
         declare=_gelu,
+        kink="at inf it is inf, as in float64; torch's float32 kernel gives NaN (decision 0006)",
         eager="torch.nn.functional.gelu({x}, approximate={approximate})",
         samples=(
             sample(_ANY),
