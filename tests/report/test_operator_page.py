@@ -3,10 +3,14 @@
 from collections.abc import Callable
 
 import pytest
+import torch
 
 from tilewright.base.errors import OptionError
+from tilewright.capture.replay import uniform
+from tilewright.graph.ir import Value
 from tilewright.ops import PAGES, TABLE
 from tilewright.report import coverage, operator_page, textbook
+from tilewright.report.instance import instance_of
 
 Golden = Callable[[str, str], None]
 
@@ -41,6 +45,48 @@ def test_every_operator_has_a_page(name: str) -> None:
         assert "\ngradient" in text
     if operator.kink:
         assert operator.kink in text
+
+
+@pytest.mark.parametrize("name", [name for name, row in TABLE.items() if row.eager])
+def test_the_line_of_torch_runs_as_it_stands(name: str) -> None:
+    """What it computes is compared in tests/conformance; here, that a reader can paste it."""
+    instance = instance_of(name)
+    assert instance is not None, f"{name} has an example"
+    lines = text_of(name).splitlines()
+    text = lines[next(at for at, line in enumerate(lines) if line.startswith("torch ")) + 1]
+    operands = {
+        value.name: torch.ones(sizes(value), dtype=getattr(torch, value.type.dtype.torch_name))
+        for value in instance.node.inputs
+    }
+    made = eval(text.strip(), {"torch": torch, "uniform": uniform, **operands})
+    results = (made,) if isinstance(made, torch.Tensor) else made
+    for value, result in zip(instance.node.outputs, results, strict=False):
+        assert tuple(result.shape) == sizes(value)
+        assert str(result.dtype) == f"torch.{value.type.dtype.torch_name}"
+
+
+def sizes(value: Value) -> tuple[int, ...]:
+    return tuple(size for size in value.type.shape if isinstance(size, int))
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("add", "  d_a = d_y"),
+        ("clone", "  d_x = d_y"),
+        ("sgd", "  d_p = d_y"),
+        ("floor_divide", "  d_b = d_a"),
+        ("rms_norm", "  d_x[i0, i1, i2] = d_x_2[i0, i1, i2] + d_x_1[i0, i1, i2]"),
+        ("softmax", "  from above: top, powers, total, y"),
+    ],
+)
+def test_every_gradient_is_named_once(name: str, line: str) -> None:
+    assert line in text_of(name).splitlines()
+
+
+@pytest.mark.parametrize("name", ["clone", "arange"])
+def test_what_costs_no_kernel_says_so(name: str) -> None:
+    assert "kernel   none: the result is an operand, or a constant" in text_of(name)
 
 
 def test_the_table_lists_every_operator_once() -> None:

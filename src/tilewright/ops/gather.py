@@ -208,14 +208,15 @@ PAGE = (
         "Elements at positions that several tensors give together; they may count from the end.",
         declare=_index,
         dtype=_first,
-        eager="(lambda ats: {x}[tuple(ats.get(d, slice(None)) for d in range({x}.dim()))])"
-        "(dict(zip({dims}, [{ids}], strict=True)))",
+        eager="{x}[tuple(dict(zip([d % {x}.dim() for d in {dims}], [{ids}])).get(d, slice(None)) "
+        "for d in range({x}.dim()))]",
         samples=(
             sample("f[4, 3]", "i[5] = 0, -1, 2, 2, -4", dims=(0,)),
             sample("f[4, 3, 2]", "i[5] < 4", "i[5] < 3", dims=(0, 1)),
             sample("f[4, 3, 2]", "i[2, 1] < 4", "i[3] < 2", dims=(0, 2)),
             *(sample("f[3, 3, 3]", "i[2] < 3", "i[2] < 3", dims=dims) for dims in _PLACES),
             sample("f[2, 4, 3]", "i[2, 2] < 4", dims=(1,)),
+            sample("f[2, 4, 3]", "i[2] < 4", dims=(-2,)),
         ),
     ),
     Operator(
@@ -224,13 +225,14 @@ PAGE = (
         declare=_index_put,
         dtype=_first,
         kink="of several values put at one place, which one stays is not said",
-        eager="(lambda ats: {x}.index_put(tuple(ats.get(d) for d in range(max(ats) + 1)), {v}, "
-        "{accumulate}))(dict(zip({dims}, [{ids}], strict=True)))",
+        eager="torch.ops.aten.index_put({x}, [dict(zip([d % {x}.dim() for d in {dims}], [{ids}]))"
+        ".get(d) for d in range({x}.dim())], {v}, {accumulate})",
         samples=(
             sample("f[5, 3]", "f[3, 3]", "i[3] = 0, -1, 2", dims=(0,)),
             sample("f[5, 3]", "f[4]", "i[4] = 0, 1, 1, 4", "i[4] = 0, 1, 1, 2", dims=(0, 1),
                    accumulate=True),
             sample("f[5, 3]", "f[]", "i[2] = 1, 3", dims=(0,)),
+            sample("f[5, 3]", "f[5, 2]", "i[2] = 2, 0", dims=(-1,)),
         ),
     ),
     Operator(

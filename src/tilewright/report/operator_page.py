@@ -15,17 +15,18 @@ from dataclasses import replace
 
 from rich.text import Text
 
-from tilewright.autodiff import reverse
+from tilewright.autodiff import Joint, reverse
 from tilewright.base.errors import CaptureError, OptionError
 from tilewright.base.expr import names
 from tilewright.graph.build import names as value_names
 from tilewright.graph.build import prune, rename
 from tilewright.graph.classify import classify_contraction
-from tilewright.graph.ir import FORMULA, FUSED, Formula, Graph, Node, Value
+from tilewright.graph.ir import FORMULA, FUSED, Attr, Formula, Graph, Node, Value
 from tilewright.graph.partitions import partitions, show
 from tilewright.graph.passes import run
+from tilewright.graph.text import show_attr
 from tilewright.kernels import Emitted, emit
-from tilewright.ops import PAGES, TABLE, Operator
+from tilewright.ops import PAGES, TABLE, Operator, eager
 from tilewright.optimize import DeadCode, Fuse, simplifications
 from tilewright.report.formulas import graph_lines, node_text
 from tilewright.report.instance import Instance, instance_of
@@ -53,9 +54,9 @@ def operator_page(name: str) -> list[Text]:
     forward = run(instance.graph, simplifications())
     lines += _types(instance)
     lines += _meaning(instance, forward)
-    lines += _gradient(instance)
+    lines += _gradient(instance, forward)
     lines += _partitions(instance)
-    lines += _kernels(instance, forward)
+    lines += _kernels(forward)
     return lines
 
 
@@ -113,9 +114,22 @@ def _head(operator: Operator) -> Iterator[Text]:
 def _types(instance: Instance) -> Iterator[Text]:
     node = instance.node
     operands = ", ".join(f"{value.name}: {value.type}" for value in node.inputs)
+    attributes = ", ".join(f"{name}={show_attr(value)}" for name, value in _chosen(instance))
+    given = f"{operands}; {attributes}" if attributes else operands
     results = ", ".join(str(value.type) for value in node.outputs)
     yield _section("type")
-    yield Text(f"  {instance.operator.name}({operands}) -> {results}")
+    yield Text(f"  {instance.operator.name}({given}) -> {results}")
+    if instance.operator.eager:
+        yield _section("torch", "the expression it is tested against")
+        yield Text(f"  {eager(node, tuple(value.name for value in node.inputs))}")
+
+
+def _chosen(instance: Instance) -> Iterator[tuple[str, Attr]]:
+    """Yield the attributes that are not at their defaults; a number for an operand is one."""
+    defaults = dict(instance.operator.signature.attributes)
+    for name, value in instance.node.attrs:
+        if name not in defaults or defaults[name] != value:
+            yield name, value
 
 
 def _meaning(instance: Instance, forward: Graph) -> Iterator[Text]:
@@ -148,7 +162,8 @@ def _symbolic(formula: Formula, flops: int) -> str:
     volume = math.prod(extents)
     if not volume or flops % volume:
         return f"{flops / max(volume, 1):.2f} for each of {volume:,} terms"
-    return " * ".join([str(flops // volume), *(loop.name for loop in formula.loops)])
+    each = [str(flops // volume)] if flops != volume else []
+    return " * ".join([*each, *(loop.name for loop in formula.loops)]) or "1"
 
 
 def _footprint(graph: Graph) -> int:
@@ -161,52 +176,65 @@ def _bytes(value: Value) -> int:
     return math.prod(shape) * value.type.dtype.bytes
 
 
-def _gradient(instance: Instance) -> Iterator[Text]:
+def _gradient(instance: Instance, forward: Graph) -> Iterator[Text]:
     operator = instance.operator
     note = f"overridden: {operator.vjp_reason}" if operator.vjp else "reverse mode, derived"
     yield _section("gradient", note)
-    for line in gradient_lines(instance):
+    for line in gradient_lines(instance, forward):
         yield Text(f"  {line}")
 
 
-def gradient_lines(instance: Instance) -> Iterator[str]:
-    """Yield the formulas of reverse mode, or why there are none."""
+def gradient_lines(instance: Instance, forward: Graph) -> Iterator[str]:
+    """Yield the formulas of reverse mode, but for those of `forward`, or why there are none."""
     wanted = [value.name for value in instance.differentiable]
     results = [k for k, v in enumerate(instance.graph.outputs) if v.type.dtype.kind == "float"]
     if not wanted or not results:
-        yield ("none: no floating operand and result")
+        yield "none: no floating operand and result"
         return
     try:
         joint = reverse(instance.graph, wanted, of=results[:1])
     except CaptureError as error:
-        yield (f"none: {error.summary}")
+        yield f"none: {error.summary}"
         return
     count = len(instance.graph.outputs)
-    gradients = joint.graph.outputs[count:]
-    if not gradients:
-        yield ("none: the result does not depend on a floating operand smoothly")
+    if not joint.graph.outputs[count:]:
+        yield "none: the result does not depend on a floating operand smoothly"
         return
-    graph = replace(joint.graph, outputs=gradients)
-    known = {instance.node.outputs[0].name} if instance.node.formula else set()
-    graph = run(prune(graph), simplifications())
-    asked = [name for name, at in zip(wanted, joint.gradients, strict=True) if at is not None]
-    given = {value.name for value in graph.inputs}
-    for name, value in zip(asked, graph.outputs, strict=True):
-        if value.name in given:
-            yield f"d_{name} = {value.name}"
-    graph = _named_gradients(graph, asked)
+    graph = replace(joint.graph, outputs=joint.graph.outputs[count:])
+    graph, equal = _named_gradients(run(prune(graph), simplifications()), joint)
+    said = {node_text(node): node for node in forward.nodes}
+    again = [node for node in graph.nodes if node_text(node) in said]
+    if again:
+        kept = ", ".join(node.outputs[0].name for node in again)
+        yield f"from above: {kept}"
     for node in graph.nodes:
-        if node.outputs[0].name not in known:
+        if node not in again:
             yield f"{node_text(node)}{_recognised(node)}"
+    yield from equal
 
 
-def _named_gradients(graph: Graph, asked: Sequence[str]) -> Graph:
-    """Name the gradients d_<operand>, as far as the names are free."""
-    given = {value.name for value in graph.inputs}
+def _named_gradients(graph: Graph, joint: Joint) -> tuple[Graph, list[str]]:
+    """Name the gradients d_<operand>; say which equal another value, or nothing.
+
+    A gradient may be the tangent of the result itself, or that of another operand.
+    """
+    pairs = list(zip(joint.wrt, joint.gradients, strict=True))
+    asked = [name for name, at in pairs if at is not None]
     taken = value_names(graph)
-    wishes = {v.name: f"d_{name}" for v, name in zip(graph.outputs, asked, strict=True)}
-    free = {old: wish for old, wish in wishes.items() if old not in given and wish not in taken}
-    return rename(graph, free)
+    given = {value.name for value in graph.inputs}
+    fixed = given | {value.name for value in graph.outputs}
+    named: dict[str, str] = {}
+    equal: list[str] = []
+    for value, name in zip(graph.outputs, asked, strict=True):
+        wish, old = f"d_{name}", value.name
+        if old in given or old in named or (wish in taken and wish in fixed - {old}):
+            equal.append(f"{wish} = {named.get(old, old)}")
+            continue
+        named[old] = wish
+        if wish in taken:  # a term of it: they change names
+            named.setdefault(wish, old)
+    equal += [f"d_{name} = 0" for name, at in pairs if at is None]
+    return rename(graph, named), equal
 
 
 def _recognised(node: Node) -> str:
@@ -232,20 +260,19 @@ def _partitions(instance: Instance) -> Iterator[Text]:
         yield Text(f"  {line}")
 
 
-def _kernels(instance: Instance, forward: Graph) -> Iterator[Text]:
-    if _is_matrix_product(instance.node):
-        yield _section(
-            "library", "in a Program, a matrix product is a call to torch's own, or this:"
-        )
+def _kernels(forward: Graph) -> Iterator[Text]:
     fused = run(forward, (Fuse(), DeadCode()))
-    made: dict[str, Emitted] = {}
+    made: dict[str, tuple[Emitted, Graph]] = {}
     for body in _bodies(fused, fused=True):
         kernel = emit(body)
-        made[kernel.name] = kernel
-    for kernel in made.values():
-        yield _section("kernel", f"C, {kernel.recipe}, up to {kernel.parts} threads")
-        if _is_matrix_product(instance.node):
-            yield Text("  (a Program calls torch's own matrix product in its place)", style=_QUIET)
+        made[kernel.name] = kernel, body
+    if not made:
+        yield _section("kernel", "none: the result is an operand, or a constant")
+    for kernel, body in made.values():
+        threads = "one thread" if kernel.parts == 1 else f"up to {kernel.parts} threads"
+        yield _section("kernel", f"C, {kernel.recipe}, {threads}")
+        if len(body.nodes) == 1 and _is_matrix_product(body.nodes[0]):
+            yield Text("  (a Program calls torch's own kernel in its place)", style=_QUIET)
         for line in kernel.text.rstrip().splitlines():
             yield Text(f"  {line}", style=_QUIET if line.lstrip().startswith("/*") else _CODE)
 

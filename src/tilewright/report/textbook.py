@@ -64,16 +64,17 @@ def _entry(operator: Operator) -> Iterator[str]:
 
 
 def _derived(operator: Operator, instance: Instance) -> Iterator[str]:
+    forward = run(instance.graph, simplifications())
     if instance.node.formula is None:
         yield "Composite, for example:\n"
-        yield _code(graph_lines(run(instance.graph, simplifications())))
+        yield _code(graph_lines(forward))
     if operator.kink:
         yield f"At kinks and ties: {operator.kink}.\n"
     if not instance.differentiable:
         return
     reason = f" ({operator.vjp_reason})" if operator.vjp else ""
     yield f"Gradient{reason}:\n"
-    yield _code(list(gradient_lines(instance)))
+    yield _code(list(gradient_lines(instance, forward)))
 
 
 def _code(lines: list[str]) -> str:
