@@ -14,6 +14,7 @@ from tilewright.cli import contest, demo, main
 from tilewright.cli.demo import CURVES, TEXT, run_demo
 from tilewright.cli.peer import EAGER
 from tilewright.cli.session import CHECKPOINT, Plan, Session, open_session
+from tilewright.cli.written_input import read_inputs
 from tilewright.graph.text import parse
 
 Golden = Callable[[str, str], None]
@@ -95,6 +96,64 @@ def test_debug_compares_every_value_of_the_training_step(command: Command) -> No
     assert "of mlp's training step agree with eager" in out
 
 
+BARE = """
+import torch
+from torch import nn
+
+class Rows(nn.Module):
+    def forward(self, table, ids):
+        return torch.tanh(table)[ids].sum(-1)
+
+def rows():
+    return Rows()
+"""
+TWO_INPUTS = ("--input", "5x4:float32", "--input", "3:int64:5")
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs"),
+    [
+        ("bare", TWO_INPUTS),
+        ("told", ()),  # example_inputs in its module
+        ("batched", ()),  # example_batch, and no loss
+    ],
+)
+def test_what_needs_no_training_needs_no_loss(
+    name: str, inputs: tuple[str, ...], command: Command, tmp_path: Path
+) -> None:
+    made = "torch.ones(batch, 4), torch.zeros(3, dtype=torch.int64)"
+    more = {
+        "bare": "",
+        "told": f"def example_inputs(model, batch, seed=0):\n    return {made}\n",
+        "batched": "def example_batch(model, batch, seed=0):\n    return torch.ones(batch, 4), 0\n"
+        "def rows():\n    return nn.Tanh()\n",
+    }[name]
+    (tmp_path / f"{name}.py").write_text(BARE + more)
+    code, out, _ = command("show", f"{name}:rows", *inputs)
+    assert code == 0
+    assert "tanh(" in out
+    assert ("f32[5, 4]" if inputs else "f32[8, 4]") in out
+    code, out, _ = command("explain", f"{name}:rows", *inputs)
+    assert code == 0
+    assert "kernel launches" in out
+    code, out, _ = command("debug", f"{name}:rows", *inputs)
+    assert code == 0
+    agreed, of, total = out.split()[:3]
+    assert (of, agreed) == ("of", total)
+    assert f"of {name}:rows's forward pass agree with eager" in out
+
+
+def test_an_input_on_the_command_line_is_drawn_as_it_says() -> None:
+    words = ("2x3:float64", ":float32", "4x0:bool", "1000:int64:3", "5:uint8")
+    real, number, empty, ids, zeros = read_inputs(words)
+    assert (real.shape, real.dtype) == ((2, 3), torch.float64)
+    assert (number.shape, number.dtype) == ((), torch.float32)
+    assert (empty.shape, empty.dtype) == ((4, 0), torch.bool)
+    assert sorted(set(ids.tolist())) == [0, 1, 2]
+    assert (zeros.dtype, zeros.tolist()) == (torch.uint8, [0] * 5)
+    assert torch.equal(real, read_inputs(words)[0])
+
+
 # ---------------------------------------------------------------------------------------- mistakes
 
 
@@ -104,7 +163,16 @@ WRONG: dict[str, tuple[str, ...]] = {
     "unknown_model": ("show", "transformer"),
     "unknown_module": ("show", "nowhere.models:net"),
     "no_checkpoint": ("train", "mlp", "--resume"),
-    "factory_without_loss": ("train", "half:net"),
+    "factory_without_batches": ("train", "half:net"),
+    "factory_without_loss": ("train", "batches:net"),
+    "factory_without_inputs": ("show", "half:net"),
+    "input_that_is_no_tensor": ("show", "half:net", "--input", "8x2"),
+    "input_that_does_not_fit": ("show", "half:net", "--input", "8x3:float32"),
+    "input_of_too_many_values": ("show", "half:net", "--input", "3:int8:500"),
+    "input_that_counts_floats": ("show", "half:net", "--input", "3:float32:4"),
+    "input_that_is_too_large": ("show", "half:net", "--input", "99999999x99999999:float32"),
+    "input_and_train": ("show", "half:net", "--input", "8x2:float32", "--train"),
+    "input_and_batch": ("explain", "half:net", "--input", "8x2:float32", "--batch", "8"),
     "factory_of_something_else": ("show", "half:number"),
     "no_factory": ("show", "half:nothing"),
 }
@@ -117,6 +185,10 @@ def test_a_mistake_is_told_without_a_traceback(
     (tmp_path / "half.py").write_text(
         "from torch import nn\n\n\ndef net():\n    return nn.Linear(2, 2)\n\n\n"
         "def number():\n    return 3\n"
+    )
+    (tmp_path / "batches.py").write_text(
+        "from half import net\nimport torch\n\n\n"
+        "def example_batch(model, batch, seed=0):\n    return torch.ones(batch, 2), None\n"
     )
     code, out, err = command(*WRONG[name])
     assert code == 2

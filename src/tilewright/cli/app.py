@@ -30,6 +30,13 @@ app = typer.Typer(
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)]
 Batch = Annotated[int, typer.Option(help="Examples in a batch.", min=1)]
+Examples = Annotated[
+    int | None, typer.Option("--batch", help="Examples in a batch [default: 8].", min=1)
+]
+Inputs = Annotated[
+    list[str] | None,
+    typer.Option("--input", metavar="SHAPE:DTYPE", help="An input, 8x64:float32; repeat for more."),
+]
 Training = Annotated[bool, typer.Option("--train", help="The training step, not the forward pass.")]
 
 
@@ -87,7 +94,8 @@ def train(
 @app.command()
 def show(
     model: Model,
-    batch: Batch = 8,
+    batch: Examples = None,
+    inputs: Inputs = None,
     train: Training = False,
     optimized: Annotated[
         bool, typer.Option("--optimized", help="After all passes, fused into kernels.")
@@ -100,10 +108,11 @@ def show(
     ] = False,
 ) -> None:
     """Print a model as a graph."""
-    from tilewright.cli.inspect import graph_text
+    from tilewright.cli.inspect import Look, graph_text
 
     chosen = "optimized" if optimized else "passes" if passes else "captured"
-    print(graph_text(model, batch, chosen, training=train, brief=not origins))
+    look = Look(model, batch, tuple(inputs or ()), train)
+    print(graph_text(look, chosen, brief=not origins))
 
 
 @app.command()
@@ -131,19 +140,22 @@ def op(
 
 
 @app.command()
-def explain(model: Model, batch: Batch = 8, train: Training = False) -> None:
+def explain(
+    model: Model, batch: Examples = None, inputs: Inputs = None, train: Training = False
+) -> None:
     """Print how every value of a model is computed, and why."""
-    from tilewright.cli.inspect import explanation
+    from tilewright.cli.inspect import Look, explanation
 
-    print(explanation(model, batch, training=train))
+    print(explanation(Look(model, batch, tuple(inputs or ()), train)))
 
 
 @app.command()
-def debug(model: Model, batch: Batch = 8) -> None:
+def debug(model: Model, batch: Examples = None, inputs: Inputs = None) -> None:
     """Compare every node of a model with PyTorch eager; name the first that differs."""
-    from tilewright.cli.inspect import compare
+    from tilewright.cli.inspect import Look, compare
 
-    compare(model, batch, Console(highlight=False, soft_wrap=True, emoji=False))
+    look = Look(model, batch, tuple(inputs or ()))
+    compare(look, Console(highlight=False, soft_wrap=True, emoji=False))
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})

@@ -1,18 +1,22 @@
 """Looking at a model: its graph as text, how it is computed, and whether it agrees with eager.
 
-The idea: two graphs can be looked at, the model's forward pass and its whole training step.
+The idea: two graphs can be looked at, the model's forward pass and its whole training step.  The
+first needs a model and its inputs, the second what a training needs.
 
 This module does not know how any of it is made.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from rich.console import Console
 
+from tilewright.base.errors import OptionError
 from tilewright.capture import capture, core_coverage
-from tilewright.cli.subject import Data, Subject, data_for, find_subject
-from tilewright.compiler import Options, build
+from tilewright.cli.subject import Data, Subject, data_for, find_subject, inputs_for
+from tilewright.cli.written_input import read_inputs
+from tilewright.compiler import Built, Options, build
 from tilewright.compiler.debug import Comparison, check_against_eager, compare_with_eager
 from tilewright.compiler.pipeline import passes
 from tilewright.graph.ir import FUSED, LIBRARY, Graph
@@ -20,12 +24,39 @@ from tilewright.graph.passes import Step, run
 from tilewright.graph.text import show
 from tilewright.train import TrainStep, train_step, without_updates
 
+BATCH = 8  # where nothing is said
 CLOSEST = 5  # how many of the values nearest to their tolerance are shown
 
 
-def graph_text(model: str, batch: int, stage: str, *, training: bool, brief: bool) -> str:
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What is looked at.  batch: None where it is not said.  inputs: words, such as `8x64:float32`.
+
+    training: the whole step, not the forward pass.
+    """
+
+    model: str
+    batch: int | None = None
+    inputs: tuple[str, ...] = ()
+    training: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.inputs or not (self.batch or self.training):
+            return
+        option = "--train" if self.training else "--batch"
+        raise OptionError(
+            f"--input and {option} do not go together",
+            expected="--input for each input of the forward pass, or " + option,
+            found=f"{option}, and --input {self.inputs[0]}",
+            mend="the step trains on example_batch: leave out --input"
+            if self.training
+            else "give the batch as the first extent of each --input",
+        )
+
+
+def graph_text(look: Look, stage: str, *, brief: bool) -> str:
     """Return a model's graph as text: "captured", "optimized", or "passes": what each one does."""
-    graph = _graph(model, batch, training=training)
+    graph = _graph(look)
     if stage == "captured":
         return show(graph, brief=brief)
     lines = [f"{'as captured':<24} {_counts(graph)}"]
@@ -38,27 +69,42 @@ def graph_text(model: str, batch: int, stage: str, *, training: bool, brief: boo
     return show(after, brief=brief) if stage == "optimized" else "\n".join(lines)
 
 
-def explanation(model: str, batch: int, *, training: bool) -> str:
+def explanation(look: Look) -> str:
     """Return how every value is computed, and why."""
-    return build(_graph(model, batch, training=training)).explain()
+    return build(_graph(look)).explain()
 
 
-def compare(model: str, batch: int, console: Console) -> None:
-    """Compare a training step with eager, node by node; raise DivergenceError at the first.
+def compare(look: Look, console: Console) -> None:
+    """Compare a model with eager, node by node; raise DivergenceError at the first that differs.
 
-    Up to the gradients: a step of AdamW makes a small one's rounding as large as the gradient.
+    The training step where the model has a loss and no inputs are given, else the forward pass.
     """
-    subject, data = _subject(model, batch)
-    step = _step(subject, data)
-    inputs = step.inputs(*data.batches.at(0))
-    graph = without_updates(step.graph)
-    found = compare_with_eager(graph, inputs)
+    subject = find_subject(look.model)
+    if subject.has("loss") and not look.inputs:
+        what, built, inputs = "training step", *_training_step(subject, look)
+    else:
+        what, built, inputs = "forward pass", *_forward_pass(subject, look)
+    found = compare_with_eager(built.source, inputs)
     agreed = next((k for k, item in enumerate(found) if not item.agrees), len(found))
-    console.print(f"  {agreed} of {len(found)} values of {model}'s training step agree with eager")
+    console.print(f"  {agreed} of {len(found)} values of {look.model}'s {what} agree with eager")
     for line in _closest(found[:agreed]):
         console.print(line)
     if agreed < len(found):
-        check_against_eager(replace(step.built, source=graph), inputs)
+        check_against_eager(built, inputs)
+
+
+def _training_step(subject: Subject, look: Look) -> tuple[Built, list[torch.Tensor]]:
+    """Up to the gradients: a step of AdamW makes a small one's rounding as large as it is."""
+    data = data_for(subject, look.batch or BATCH, 0)
+    step = _step(subject, data)
+    inputs = step.inputs(*data.batches.at(0))
+    return replace(step.built, source=without_updates(step.graph)), inputs
+
+
+def _forward_pass(subject: Subject, look: Look) -> tuple[Built, list[torch.Tensor]]:
+    inputs = _inputs(subject, look)
+    captured = capture(subject.model, *inputs)
+    return build(captured.graph), captured.bind(inputs, {})
 
 
 def _closest(found: tuple[Comparison, ...]) -> list[str]:
@@ -81,16 +127,15 @@ def core_rows() -> list[tuple[str, str, str]]:
     ]
 
 
-def _graph(model: str, batch: int, *, training: bool) -> Graph:
-    subject, data = _subject(model, batch)
-    if training:
-        return _step(subject, data).graph
-    return capture(subject.model, data.batches.at(0)[0]).graph
+def _graph(look: Look) -> Graph:
+    subject = find_subject(look.model)
+    if look.training:
+        return _step(subject, data_for(subject, look.batch or BATCH, 0)).graph
+    return capture(subject.model, *_inputs(subject, look)).graph
 
 
-def _subject(model: str, batch: int) -> tuple[Subject, Data]:
-    subject = find_subject(model)
-    return subject, data_for(subject, batch, 0)
+def _inputs(subject: Subject, look: Look) -> tuple[Any, ...]:
+    return read_inputs(look.inputs) if look.inputs else inputs_for(subject, look.batch or BATCH)
 
 
 def _step(subject: Subject, data: Data) -> TrainStep:

@@ -1,7 +1,9 @@
 """What a command is about: a model by its name, its loss, and batches that fit it.
 
 The idea: a factory stands in a module beside `example_batch(model, batch, seed=...)` and
-`loss(output, target)`; that is all a command needs.  A byte-level GPT reads real text instead.
+`loss(output, target)`; that is all a training needs.  A byte-level GPT reads real text instead.
+What only runs forward needs inputs: `example_inputs(model, batch, seed=...)`, the first of
+`example_batch`, or what the command line says of each.
 
 This module does not know what is done with a model.
 """
@@ -28,12 +30,25 @@ HELD_OUT_BATCHES = 8
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A model and what comes with it.  example: of the place it was found in."""
+    """A model and the module it was found in, which may say how to train it and on what."""
 
     name: str
     model: torch.nn.Module
-    loss: Callable[..., torch.Tensor]
-    example: Callable[..., tuple[Any, ...]]
+    place: ModuleType
+
+    @property
+    def loss(self) -> Callable[..., torch.Tensor]:
+        """Its `loss(output, target)`; raises OptionError where there is none."""
+        return _attribute(self.place, "loss", "loss(output, target)")
+
+    @property
+    def example(self) -> Callable[..., tuple[Any, ...]]:
+        """Its `example_batch`; raises OptionError where there is none."""
+        return _attribute(self.place, "example_batch", "example_batch(model, batch, seed=0)")
+
+    def has(self, name: str) -> bool:
+        """Say whether the module defines something of that name."""
+        return hasattr(self.place, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +71,14 @@ class Data:
 class Drawn:
     """Batches drawn by a module's own `example_batch`, one seed for each step."""
 
-    subject: Subject
+    model: torch.nn.Module
+    example: Callable[..., tuple[Any, ...]]
     batch: int
     seed: int
 
     def at(self, step: int) -> tuple[Any, ...]:
         """Return the batch of a step."""
-        return self.subject.example(self.subject.model, self.batch, seed=self.seed + step)
+        return self.example(self.model, self.batch, seed=self.seed + step)
 
 
 def find_subject(name: str, seed: int = 0, **settings: Any) -> Subject:
@@ -85,9 +101,7 @@ def find_subject(name: str, seed: int = 0, **settings: Any) -> Subject:
             expected="a function that returns a torch.nn.Module",
             found=type(model).__name__,
         )
-    loss = _attribute(place, "loss", "loss(output, target)")
-    example = _attribute(place, "example_batch", "example_batch(model, batch, seed=0)")
-    return Subject(name, model, loss, example)
+    return Subject(name, model, place)
 
 
 def data_for(subject: Subject, batch: int, seed: int) -> Data:
@@ -103,9 +117,26 @@ def data_for(subject: Subject, batch: int, seed: int) -> Data:
             hashlib.sha256(corpus.train.numpy().data).hexdigest(),
             length,
         )
-    drawn = Drawn(subject, batch, seed)
+    drawn = Drawn(subject.model, subject.example, batch, seed)
     held_out = tuple(drawn.at(-1 - k) for k in range(HELD_OUT_BATCHES))
     return Data(drawn, held_out, batch, "examples", f"example_batch of {subject.name}")
+
+
+def inputs_for(subject: Subject, batch: int) -> tuple[Any, ...]:
+    """Return what to call a model with, as its module says; raise OptionError if it does not."""
+    if subject.has("example_inputs"):
+        what = "example_inputs(model, batch, seed=0)"
+        made = _attribute(subject.place, "example_inputs", what)(subject.model, batch, seed=0)
+        return tuple(made) if isinstance(made, tuple | list) else (made,)
+    if subject.has("example_batch"):
+        return (data_for(subject, batch, 0).batches.at(0)[0],)
+    raise OptionError(
+        f"{subject.name} does not say what its inputs are",
+        expected=f"example_inputs(model, batch, seed=0) or example_batch in "
+        f"{subject.place.__name__}, or an --input for each",
+        found="none of them",
+        mend=f"say the shape and type of each: --input {batch}x64:float32",
+    )
 
 
 def _import(module: str, name: str) -> ModuleType:
