@@ -1,5 +1,6 @@
 """A saved Program comes back as it was or not at all."""
 
+import hashlib
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -71,8 +72,31 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
 
 def test_a_sum_that_fits_does_not_excuse_a_broken_rule() -> None:
     bad = replace(EVERYTHING, arena_bytes=8)
-    with pytest.raises(ProgramError, match="not inside the arena"):
-        from_bytes(to_bytes(bad))
+    with pytest.raises(ProgramError, match="not inside the arena") as raised:
+        from_bytes(to_bytes(bad), source="bad.tw")
+    assert raised.value.where == "bad.tw   program 'the \"whole\" language'"
+
+
+def test_a_body_that_is_no_text_is_refused() -> None:
+    body = b"\xff\xfe" + SAVED.split(b"\n", 1)[1]
+    data = b"tilewright program 1 sha256 %s\n" % hashlib.sha256(body).hexdigest().encode() + body
+    with pytest.raises(ProgramError) as raised:
+        from_bytes(data, source="bad.tw")
+    assert str(raised.value) == (
+        "a saved program is no text\n"
+        "  expected  UTF-8\n"
+        "  found     b'\\xff\\xfeprogra' at byte 93\n"
+        "  where     bad.tw\n"
+        "  mend      compile the model again and save it"
+    )
+
+
+def test_a_body_that_does_not_parse_names_file_and_line() -> None:
+    body = SAVED.split(b"\n", 1)[1].replace(b"segment", b"sediment", 1)
+    data = b"tilewright program 1 sha256 %s\n" % hashlib.sha256(body).hexdigest().encode() + body
+    with pytest.raises(ProgramError) as raised:
+        from_bytes(data, source="bad.tw")
+    assert raised.value.where == "bad.tw   line 24   sediment"
 
 
 def test_a_failed_save_leaves_the_old_file(tmp_path: Path) -> None:

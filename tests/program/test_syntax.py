@@ -1,5 +1,6 @@
 """A Program's text parses back to the Program, and what is no Program's text is refused."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,8 @@ from tilewright.base.errors import ProgramError
 from tilewright.program import KernelSource, LibraryCall, Template, read, show, verify
 
 from .samples import EVERYTHING
+
+Golden = Callable[[str, str], None]
 
 
 def test_every_part_of_the_language_round_trips() -> None:
@@ -59,34 +62,51 @@ def test_nan_round_trips_as_an_argument() -> None:
     assert show(read(show(program))) == show(program)
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "says"),
-    [
-        ("segment", "sediment", "'sediment' begins no line"),
-        ("f32[4, 8]", "f31[4, 8]", "'f31' is no dtype"),
-        ("f32[4, 8]", "f32[4, 8] strides [1]", "strides do not fit"),
-        ("buffer b ", "buffer a ", "two buffers have the name 'a'"),
-        ("(x) -> (a)", "(x) -> (q)", "no buffer above has the name 'q'"),
-        ("(x) -> (a)", "(x) - (a)", "'-' is no part"),
-        ("(x) -> (a)", "(x, ) -> (a)", "a name is missing before ')'"),
-        ("parts 2", "parts 2.5", "'2.5' is no integer"),
-        ("parts 2", "parts 222222222222222222222", "no integer in range"),
-        ('data "AAEC', 'data "AAE', "no base64"),
-        ("output y", "output y y", "'y' is too much"),
-        ("output y", "output", "a name is missing before ''"),
-        ("%0, %1", "%0, " + "[" * 100, "nested too deep"),
-        ("(%0, %1)", "[%0, %1]", "'(' is missing before '['"),
-        ("arena 320", "arena x", "a number is missing before 'x'"),
-        ("update x", "\tupdate x", "is no part"),
-    ],
-)
+WRONG_LINES = [
+    ("segment", "sediment", "'sediment' begins no line"),
+    ("f32[4, 8]", "f31[4, 8]", "'f31' is no dtype"),
+    ("f32[4, 8]", "f32[4, 8] strides [1]", "strides do not fit"),
+    ("buffer b ", "buffer a ", "two buffers have the name 'a'"),
+    ("(x) -> (a)", "(x) -> (q)", "no buffer above has the name 'q'"),
+    ("(x) -> (a)", "(x) - (a)", "'-' is no part"),
+    ("(x) -> (a)", "(x, ) -> (a)", "a name is missing before ')'"),
+    ("parts 2", "parts 2.5", "'2.5' is no integer"),
+    ("parts 2", "parts 222222222222222222222", "no integer in range"),
+    ('data "AAEC', 'data "AAE', "no base64"),
+    ("output y", "output y y", "'y' is too much"),
+    ("output y", "output", "a name is missing before ''"),
+    ("%0, %1", "%0, " + "[" * 100, "nested too deep"),
+    ("(%0, %1)", "[%0, %1]", "'(' is missing before '['"),
+    ("arena 320", "arena x", "a number is missing before 'x'"),
+    ("update x", "\tupdate x", "is no part"),
+    ("%0, %1", "%0, maybe", "'maybe' is no argument"),
+    ('"two\\"', '"two\\q', "is no string"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "says"), WRONG_LINES)
 def test_a_line_that_is_wrong_is_refused_with_its_number(old: str, new: str, says: str) -> None:
     text = show(EVERYTHING)
     assert old in text
     with pytest.raises(ProgramError) as raised:
         read(text.replace(old, new, 1))
     assert says in str(raised.value)
-    assert "line " in raised.value.where
+    error = raised.value
+    assert "line " in error.where
+    assert error.expected
+    assert error.found
+    assert error.mend
+
+
+def test_what_every_wrong_line_says(golden: Golden) -> None:
+    texts = []
+    for old, new, _ in WRONG_LINES:
+        with pytest.raises(ProgramError) as raised:
+            read(show(EVERYTHING).replace(old, new, 1))
+        texts.append(str(raised.value))
+    with pytest.raises(ProgramError) as raised:
+        read(show(EVERYTHING).rstrip("\n"))
+    golden("wrong_lines.txt", "\n\n".join([*texts, str(raised.value)]))
 
 
 def test_a_text_without_a_last_line_end_is_refused() -> None:

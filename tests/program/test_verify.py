@@ -1,5 +1,6 @@
 """Every rule of the Program's grammar, broken once, is refused."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -23,6 +24,8 @@ from tilewright.program import (
 )
 
 from .samples import EVERYTHING, SCALE, A, C, L, W, X, Y, f32
+
+Golden = Callable[[str, str], None]
 
 
 def edit(**changes: Buffer) -> Program:
@@ -105,7 +108,21 @@ BROKEN = {
 def test_a_broken_rule_is_refused(says: str) -> None:
     with pytest.raises(ProgramError) as raised:
         verify(BROKEN[says])
-    assert says in raised.value.summary
+    error = raised.value
+    assert says in error.summary
+    assert error.expected
+    assert error.found
+    assert error.where
+    assert error.mend == "compile the model again and save it"
+
+
+def test_what_every_refusal_says(golden: Golden) -> None:
+    texts = []
+    for program in BROKEN.values():
+        with pytest.raises(ProgramError) as raised:
+            verify(program)
+        texts.append(str(raised.value))
+    golden("broken_rules.txt", "\n\n".join(texts))
 
 
 def test_the_error_names_the_line_of_the_user() -> None:

@@ -40,6 +40,13 @@ def test_arrays_are_updated_in_place() -> None:
         executable(np.zeros(3, np.float32), step)
     with pytest.raises(ShapeError, match="number of inputs"):
         executable(step)
+    fixed = np.zeros(4, np.float32)
+    fixed.flags.writeable = False
+    with pytest.raises(MutationError, match="is read only"):
+        executable(fixed, step)
+    assert fixed.tolist() == [0, 0, 0, 0]
+    with pytest.raises(DTypeError, match="NumPy arrays for every input"):
+        executable(torch.zeros(4), step)
 
 
 def test_a_saved_program_runs_on_arrays_without_torch(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """A run goes on from its checkpoint bit for bit; a bad file loads nothing."""
 
 import copy
+import hashlib
 import json
 import struct
 from collections.abc import Callable
@@ -149,6 +150,14 @@ def other_record(content: bytes) -> bytes:
     return with_metadata(content, record=json.dumps(record, sort_keys=True))
 
 
+def other_parts(_: bytes) -> bytes:
+    """A record of something else, with a checksum that fits."""
+    record, one = '{"weights": {}}', torch.ones(1)
+    digest = hashlib.sha256(record.encode() + b"\nx torch.float32 [1]\n" + one.numpy().tobytes())
+    metadata = {"format": "tilewright checkpoint", "version": "1", "record": record}
+    return safetensors.torch.save({"x": one}, {**metadata, "sha256": digest.hexdigest()})
+
+
 def swapped_names(content: bytes) -> bytes:
     entries, data = header(content)
     a, b = "module/first.bias", "module/second.bias"
@@ -162,6 +171,7 @@ BAD: dict[str, Callable[[bytes], bytes]] = {
     "one_byte_short": lambda content: content[:-1],
     "one_bit_flipped": lambda content: content[:-3] + bytes([content[-3] ^ 1]) + content[-2:],
     "other_record": other_record,
+    "other_parts": other_parts,
     "swapped_names": swapped_names,
     "other_version": lambda content: with_metadata(content, version="99"),
     "foreign": lambda _: safetensors.torch.save({"weight": torch.ones(2)}),

@@ -14,12 +14,12 @@ from pathlib import Path
 
 from tilewright.base.errors import ProgramError
 from tilewright.program.ir import Program
+from tilewright.program.refusal import COMPILE_AGAIN, placed
 from tilewright.program.syntax import read, show
 from tilewright.program.verify import verify
 
 FORMAT = 1
 HEADER = re.compile(rb"tilewright program ([0-9]{1,9}) sha256 ([0-9a-f]{64})\n")
-COMPILE_AGAIN = "compile the model again and save it"
 
 
 def save(program: Program, path: str | os.PathLike[str]) -> None:
@@ -82,9 +82,18 @@ def from_bytes(data: bytes, *, source: str = "") -> Program:
     try:
         text = body.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise ProgramError("a saved program is no text", where=source) from error
-    program = read(text)
-    verify(program)
+        raise ProgramError(
+            "a saved program is no text",
+            expected="UTF-8",
+            found=f"{body[error.start : error.start + 8]!r} at byte {match.end() + error.start}",
+            where=source,
+            mend=COMPILE_AGAIN,
+        ) from error
+    try:
+        program = read(text)
+        verify(program)
+    except ProgramError as refusal:
+        raise placed(refusal, source) from None
     return program
 
 

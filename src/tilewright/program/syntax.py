@@ -50,6 +50,7 @@ from tilewright.program.ir import (
     contiguous,
     whole,
 )
+from tilewright.program.refusal import COMPILE_AGAIN
 from tilewright.program.tokens import Line
 
 BAR = "  |"
@@ -171,7 +172,13 @@ class _Reader:
 
     def __init__(self, text: str) -> None:
         if not text.endswith("\n"):
-            raise ProgramError("the text of a program does not end with a line's end")
+            raise ProgramError(
+                "the text of a program does not end with a line's end",
+                expected="a last line that is whole",
+                found=repr(text[-40:]),
+                where=f"line {text.count(chr(10)) + 1}",
+                mend=COMPILE_AGAIN,
+            )
         self.lines = text[:-1].split("\n")
         self.at = 0
         self.buffers: dict[str, Buffer] = {}
@@ -201,7 +208,11 @@ class _Reader:
             line = self.next_line()
             word = line.name()
             if word not in kinds:
-                line.refuse(f"{word!r} begins no line of a program")
+                line.refuse(
+                    f"{word!r} begins no line of a program",
+                    f"one of {', '.join(kinds)}",
+                    repr(word),
+                )
             kinds[word](line)
         return Program(
             name=name,
@@ -232,12 +243,12 @@ class _Reader:
         line.expect("=")
         kind, dtype, shape = line.name(), line.name(), line.integers("[", "]")
         if dtype not in BY_NAME:
-            line.refuse(f"{dtype!r} is no dtype")
+            line.refuse(f"{dtype!r} is no dtype", f"one of {', '.join(BY_NAME)}", repr(dtype))
         if name in self.buffers:
-            line.refuse(f"two buffers have the name {name!r}")
+            line.refuse(f"two buffers have the name {name!r}", "each name once", repr(name))
         strides = line.integers("[", "]") if line.take("strides") else contiguous(shape)
         if len(strides) != len(shape):
-            line.refuse("the strides do not fit the shape")
+            line.refuse("the strides do not fit the shape", f"{len(shape)} strides", str(strides))
         offset = line.integer() if line.take("at") else 0
         data = _bytes(line) if line.take("data") else b""
         line.end()
@@ -304,7 +315,11 @@ class _Reader:
     def view(self, line: Line) -> View:
         name = line.name()
         if name not in self.buffers:
-            line.refuse(f"no buffer above has the name {name!r}")
+            line.refuse(
+                f"no buffer above has the name {name!r}",
+                f"one of {', '.join(self.buffers)}" if self.buffers else "a buffer's line first",
+                repr(name),
+            )
         if not line.take("{"):
             return whole(self.buffers[name])
         shape = tuple(line.separated(line.integer, ";"))
@@ -321,7 +336,7 @@ def _bytes(line: Line) -> bytes:
     except (binascii.Error, ValueError):
         data = b""
     if base64.b64encode(data).decode("ascii") != text:
-        line.refuse("the data of a constant is no base64")
+        line.refuse("the data of a constant is no base64", "canonical base64", repr(text[:40]))
     return data
 
 

@@ -11,6 +11,7 @@ from typing import NoReturn, TypeVar
 
 from tilewright.base.errors import ProgramError
 from tilewright.program.ir import Template
+from tilewright.program.refusal import COMPILE_AGAIN
 
 TOKEN = re.compile(
     r"""
@@ -40,19 +41,27 @@ class Line:
         while place < len(text):
             match = TOKEN.match(text, place)
             if match is None:
-                self.refuse(f"{text[place]!r} is no part of a program")
+                self.refuse(
+                    f"{text[place]!r} is no part of a program",
+                    "a name, a number, a quoted text or one of -> ( ) [ ] { } = , ; : %",
+                    repr(text[place : place + 8]),
+                )
             assert match.lastgroup is not None, "every alternative of TOKEN is named"
             self.tokens.append((match.lastgroup, match.group()))
             place = match.end()
             while place < len(text) and text[place] == " ":
                 place += 1
 
-    def refuse(self, summary: str) -> NoReturn:
-        """Raise the error that names this line."""
+    def refuse(self, summary: str, expected: str, found: str = "") -> NoReturn:
+        """Raise the error that names this line; found: the next token, if nothing is said."""
         shown = self.text if len(self.text) <= 100 else self.text[:97] + "..."
+        token = self.peek()[1]
         raise ProgramError(
             f"the text of a program does not parse: {summary}",
+            expected=expected,
+            found=(found or (repr(token) if token else "the end of the line"))[:100],
             where=f"line {self.number}   {shown}",
+            mend=COMPILE_AGAIN,
         )
 
     def peek(self) -> tuple[str, str]:
@@ -70,17 +79,17 @@ class Line:
     def expect(self, word: str) -> None:
         """Move past the word, which must be next."""
         if not self.take(word):
-            self.refuse(f"{word!r} is missing before {self.peek()[1]!r}")
+            self.refuse(f"{word!r} is missing before {self.peek()[1]!r}", repr(word))
 
     def end(self) -> None:
         """Refuse unless all is taken."""
         if self.at < len(self.tokens):
-            self.refuse(f"{self.peek()[1]!r} is too much")
+            self.refuse(f"{self.peek()[1]!r} is too much", "the end of the line")
 
     def _token(self, kind: str) -> str:
         found, text = self.peek()
         if found != kind:
-            self.refuse(f"a {kind} is missing before {text!r}")
+            self.refuse(f"a {kind} is missing before {text!r}", f"a {kind}")
         self.at += 1
         return text
 
@@ -92,14 +101,18 @@ class Line:
         try:
             value = json.loads(text)
         except ValueError:
-            self.refuse(f"{text!r} is no string")
+            self.refuse(f"{text!r} is no string", "a quoted text as JSON has it", text)
         assert isinstance(value, str), "a quoted JSON text is a string"
         return value
 
     def integer(self) -> int:
         text = self._token("number")
         if not text.lstrip("-").isdigit() or len(text) > MOST_DIGITS:
-            self.refuse(f"{text[:32]!r} is no integer in range")
+            self.refuse(
+                f"{text[:32]!r} is no integer in range",
+                f"an integer of at most {MOST_DIGITS} digits",
+                repr(text),
+            )
         return int(text)
 
     def integers(self, opening: str, closing: str) -> tuple[int, ...]:
@@ -121,7 +134,7 @@ class Line:
     def template(self, depth: int = 0) -> Template:
         """Read the argument of a library call."""
         if depth > DEEPEST:
-            self.refuse("arguments are nested too deep")
+            self.refuse("arguments are nested too deep", f"at most {DEEPEST} levels", "more")
         if self.take("%"):
             return "%", self.integer()
         if self.take(":"):
@@ -136,7 +149,10 @@ class Line:
         if kind == "number":
             return self._number()
         if text not in PLAIN and text != "inf":
-            self.refuse(f"{text!r} is no argument")
+            self.refuse(
+                f"{text!r} is no argument",
+                "%POSITION, :DTYPE, a list, a tuple, a number, a text, none, true or false",
+            )
         self.at += 1
         return PLAIN.get(text, float("inf"))
 

@@ -8,7 +8,9 @@ or a library target computes.
 
 import bisect
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import NoReturn
 
 from tilewright.base.dtypes import BY_NAME
 from tilewright.base.errors import UNKNOWN, Origin, ProgramError
@@ -27,9 +29,11 @@ from tilewright.program.ir import (
     Segment,
     Template,
     View,
+    Vjp,
     reach,
     whole,
 )
+from tilewright.program.refusal import placed
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 KERNEL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -44,6 +48,13 @@ DEEPEST = 16
 
 def verify(program: Program) -> None:
     """Raise `ProgramError` unless every rule of `ir` holds."""
+    try:
+        _judge(program)
+    except ProgramError as error:
+        raise placed(error, "" if error.where else f"program {program.name!r}") from None
+
+
+def _judge(program: Program) -> None:
     buffers = _table(program)
     _check_kernels(program)
     for buffer in program.buffers:
@@ -75,68 +86,153 @@ def _steps_of(instruction: Instruction) -> tuple[Launch | LibraryCall, ...]:
     return instruction.launches if isinstance(instruction, Segment) else (instruction,)
 
 
-def _refuse(summary: str, where: Origin = UNKNOWN, expected: str = "", found: object = "") -> None:
+def _refuse(summary: str, expected: str, found: object, where: Origin = UNKNOWN) -> NoReturn:
     raise ProgramError(summary, expected=expected, found=str(found), where=where)
 
 
-def _require(holds: bool, summary: str, found: object = "", expected: str = "") -> None:
+def _require(holds: bool, summary: str, expected: str, found: object) -> None:
     if not holds:
-        _refuse(summary, expected=expected, found=found)
+        _refuse(summary, expected, found)
+
+
+def _twice(names: Iterable[str]) -> str:
+    """Return the names that stand more than once, as an error says them."""
+    counts = Counter(names)
+    return ", ".join(f"{count} times {name!r}" for name, count in counts.items() if count > 1)
 
 
 def _table(program: Program) -> dict[str, Buffer]:
     buffers = {buffer.name: buffer for buffer in program.buffers}
-    _require(len(buffers) == len(program.buffers), "two buffers of a program have one name")
+    twice = _twice(buffer.name for buffer in program.buffers)
+    _require(not twice, "two buffers of a program have one name", "each name once", twice)
     return buffers
 
 
 def _check_kernels(program: Program) -> None:
     known: set[str] = set()
+    plain = "letters, digits and _, a digit not first"
     for kernel in program.kernels:
         name = kernel.name
-        _require(bool(KERNEL_NAME.fullmatch(name)), f"{name!r} cannot be the name of a kernel")
-        _require(not name.startswith(RESERVED), f"the kernel name {name!r} is reserved")
-        _require(name not in known, f"two kernels have the name {name!r}")
-        _require(name in kernel.text, f"the text of kernel {name!r} does not define it")
+        _require(
+            bool(KERNEL_NAME.fullmatch(name)),
+            f"{name!r} cannot be the name of a kernel",
+            plain,
+            repr(name),
+        )
+        _require(
+            not name.startswith(RESERVED),
+            f"the kernel name {name!r} is reserved",
+            f"a name that does not begin with {RESERVED}",
+            repr(name),
+        )
+        _require(name not in known, f"two kernels have the name {name!r}", "each name once", name)
+        _require(
+            name in kernel.text,
+            f"the text of kernel {name!r} does not define it",
+            f"a C function {name}",
+            f"{len(kernel.text)} characters without that name",
+        )
         known.add(name)
     for step in steps(program):
         if isinstance(step, Launch):
-            _require(step.kernel in known, f"no kernel has the name {step.kernel!r}")
-            _require(
-                1 <= step.parts <= MOST_PARTS,
-                f"a launch of {step.kernel!r} has an impossible number of parts",
-                found=step.parts,
-            )
+            _check_launch(step, known)
+
+
+def _check_launch(launch: Launch, known: set[str]) -> None:
+    if launch.kernel not in known:
+        names = f"one of {', '.join(sorted(known))}" if known else "none: there are no kernels"
+        _refuse(
+            f"no kernel has the name {launch.kernel!r}", names, repr(launch.kernel), launch.origin
+        )
+    if not 1 <= launch.parts <= MOST_PARTS:
+        _refuse(
+            f"a launch of {launch.kernel!r} has an impossible number of parts",
+            f"1 to {MOST_PARTS}",
+            launch.parts,
+            launch.origin,
+        )
 
 
 def _check_buffer(buffer: Buffer, arena_bytes: int) -> None:
     name, shape = buffer.name, buffer.type.shape
-    _require(bool(NAME.fullmatch(name)), f"{name!r} cannot be the name of a buffer")
-    _require(buffer.kind in KINDS, f"buffer {name!r} is of no known kind", buffer.kind)
-    _require(buffer.dtype.name in BY_NAME, f"buffer {name!r} is of no known dtype", buffer.dtype)
+    _require(
+        bool(NAME.fullmatch(name)),
+        f"{name!r} cannot be the name of a buffer",
+        "letters, digits, _ and ., neither a digit nor . first",
+        repr(name),
+    )
+    _require(
+        buffer.kind in KINDS,
+        f"buffer {name!r} is of no known kind",
+        f"one of {', '.join(KINDS)}",
+        repr(buffer.kind),
+    )
+    _require(
+        buffer.dtype.name in BY_NAME,
+        f"buffer {name!r} is of no known dtype",
+        f"one of {', '.join(BY_NAME)}",
+        buffer.dtype,
+    )
     sound = all(isinstance(dim, int) and 0 <= dim <= LARGEST for dim in shape)
-    _require(sound, f"the shape of buffer {name!r} is impossible", shape)
+    _require(
+        sound,
+        f"the shape of buffer {name!r} is impossible",
+        f"extents from 0 to {LARGEST}",
+        list(shape),
+    )
     fits = len(buffer.strides) == len(shape) and all(0 <= s <= LARGEST for s in buffer.strides)
     _require(
-        fits, f"the strides of buffer {name!r} do not fit its shape", buffer.strides, f"{shape}"
+        fits,
+        f"the strides of buffer {name!r} do not fit its shape",
+        f"{len(shape)} strides from 0 to {LARGEST}, for the shape {list(shape)}",
+        list(buffer.strides),
     )
-    _require(buffer.bytes <= LARGEST, f"buffer {name!r} is impossibly large", buffer.bytes)
+    _require(
+        buffer.bytes <= LARGEST,
+        f"buffer {name!r} is impossibly large",
+        f"at most {LARGEST} bytes",
+        f"{buffer.bytes} bytes",
+    )
+    _check_contents(buffer, arena_bytes)
+
+
+def _check_contents(buffer: Buffer, arena_bytes: int) -> None:
+    """Check what only some kinds of buffers have: data, and a place in the arena."""
+    name, end = buffer.name, buffer.offset + buffer.bytes
     if buffer.kind == CONSTANT:
         _require(
             len(buffer.data) == buffer.bytes,
             f"constant {name!r} does not have the data its type asks for",
-            f"{len(buffer.data)} bytes",
             f"{buffer.bytes} bytes",
+            f"{len(buffer.data)} bytes",
         )
     else:
-        _require(not buffer.data, f"buffer {name!r} has data but is no constant")
+        _require(
+            not buffer.data,
+            f"buffer {name!r} has data but is no constant",
+            "no data",
+            f"{len(buffer.data)} bytes in a buffer of the kind {buffer.kind}",
+        )
     if buffer.kind == ARENA:
-        aligned = buffer.offset % buffer.dtype.bytes == 0
-        _require(aligned, f"buffer {name!r} is not aligned to its elements", buffer.offset)
-        inside = buffer.offset >= 0 and buffer.offset + buffer.bytes <= arena_bytes <= LARGEST
-        _require(inside, f"buffer {name!r} is not inside the arena", buffer.offset)
+        _require(
+            buffer.offset % buffer.dtype.bytes == 0,
+            f"buffer {name!r} is not aligned to its elements",
+            f"an offset that {buffer.dtype.bytes} divides",
+            buffer.offset,
+        )
+        _require(
+            buffer.offset >= 0 and end <= arena_bytes <= LARGEST,
+            f"buffer {name!r} is not inside the arena",
+            f"bytes 0 to {arena_bytes}, in an arena of at most {LARGEST}",
+            f"bytes {buffer.offset} to {end}",
+        )
     else:
-        _require(buffer.offset == 0, f"buffer {name!r} has an offset but is not in the arena")
+        _require(
+            buffer.offset == 0,
+            f"buffer {name!r} has an offset but is not in the arena",
+            "the offset 0",
+            f"{buffer.offset} in a buffer of the kind {buffer.kind}",
+        )
 
 
 def _check_signature(program: Program, buffers: dict[str, Buffer]) -> None:
@@ -145,76 +241,128 @@ def _check_signature(program: Program, buffers: dict[str, Buffer]) -> None:
     _require(
         sorted(given) == expected,
         "the inputs of a program are not its input buffers, each once",
-        found=given,
-        expected=f"{expected}",
+        str(expected),
+        given,
     )
     updated = program.updates
-    sound = len(set(updated)) == len(updated) and set(updated) <= set(given)
-    _require(sound, "the updates of a program are not among its inputs, each once", updated)
+    _require(
+        len(set(updated)) == len(updated) and set(updated) <= set(given),
+        "the updates of a program are not among its inputs, each once",
+        f"some of {given}",
+        list(updated),
+    )
     for view in program.outputs:
         _check_view(view, buffers, UNKNOWN)
         kind = buffers[view.buffer].kind
         _require(
             kind in (OUTPUT, LIBRARY, INPUT),
             f"an output views {kind} memory ({view.buffer!r}), which no caller may hold",
+            f"memory of the kind {OUTPUT}, {LIBRARY} or {INPUT}",
+            kind,
         )
-        _require(all(s >= 0 for s in view.strides), "an output has a negative stride", view)
+        _require(
+            all(s >= 0 for s in view.strides),
+            "an output has a negative stride",
+            "strides of at least 0",
+            _said(view),
+        )
+
+
+def _said(view: View) -> str:
+    return (
+        f"view of {view.buffer!r}: shape {list(view.shape)}, strides {list(view.strides)}, "
+        f"offset {view.offset}"
+    )
 
 
 def _check_view(view: View, buffers: dict[str, Buffer], where: Origin) -> None:
     if view.buffer not in buffers:
-        _refuse(f"no buffer has the name {view.buffer!r}", where)
+        names = f"one of {', '.join(buffers)}" if buffers else "none: there are no buffers"
+        _refuse(f"no buffer has the name {view.buffer!r}", names, repr(view.buffer), where)
     buffer = buffers[view.buffer]
     fits = len(view.shape) == len(view.strides) and all(0 <= n <= LARGEST for n in view.shape)
     if not fits or any(abs(s) > LARGEST for s in view.strides):
-        _refuse(f"the strides of a view of {view.buffer!r} do not fit its shape", where, found=view)
+        _refuse(
+            f"the strides of a view of {view.buffer!r} do not fit its shape",
+            f"one stride for each extent, all within {LARGEST}",
+            _said(view),
+            where,
+        )
     low, high = reach(view.shape, view.strides)
     if view.offset < 0 or view.offset + low < 0 or view.offset + high > buffer.elements:
         _refuse(
             f"a view reaches outside buffer {view.buffer!r}",
+            f"elements 0 to {buffer.elements}",
+            f"elements {view.offset + low} to {view.offset + high}",
             where,
-            expected=f"elements 0 to {buffer.elements}",
-            found=f"elements {view.offset + low} to {view.offset + high}",
         )
 
 
 def _check_call(call: LibraryCall) -> None:
-    name = call.target
+    name, where = call.target, call.origin
     if not TARGET.fullmatch(name):
-        _refuse(f"{name!r} is no ATen operator with its overload", call.origin)
+        _refuse(
+            f"{name!r} is no ATen operator with its overload", "aten.NAME.OVERLOAD", name, where
+        )
     for template in (*call.args, *(value for _, value in call.kwargs)):
         _check_template(template, call, 0)
     keys = [key for key, _ in call.kwargs]
     if len(set(keys)) != len(keys) or not all(KERNEL_NAME.fullmatch(key) for key in keys):
-        _refuse(f"{name} has impossible argument names", call.origin, found=keys)
-    counts = len(call.outputs), len(call.results)
+        _refuse(f"{name} has impossible argument names", "names, each once", keys, where)
     if call.vjp is not None:
-        counts = len(call.outputs), len(call.vjp.inputs)
-        operands = len(call.inputs) - len(call.vjp.results)
-        if not all(0 <= i < operands for i in call.vjp.inputs):
-            _refuse(f"the gradient of {name} names operands it has not", call.origin)
-        if any(i < 0 for i in call.vjp.results):
-            _refuse(f"the gradient of {name} names a result it has not", call.origin)
-    if counts[0] != counts[1] or any(i < 0 for i in call.results):
-        _refuse(f"{name} does not say which result each output is", call.origin)
-    views = (*call.inputs, *call.outputs)
-    if any(stride < 0 for view in views for stride in view.strides):
-        _refuse(f"{name} has an operand with a negative stride", call.origin)
+        _check_vjp(call, call.vjp)
+    which = call.results if call.vjp is None else call.vjp.inputs
+    if len(call.outputs) != len(which) or any(i < 0 for i in call.results):
+        _refuse(
+            f"{name} does not say which result each output is",
+            f"{len(call.outputs)} positions, for {len(call.outputs)} outputs",
+            list(which if call.vjp else call.results),
+            where,
+        )
+    for view in (*call.inputs, *call.outputs):
+        if any(stride < 0 for stride in view.strides):
+            _refuse(
+                f"{name} has an operand with a negative stride",
+                "strides of at least 0",
+                _said(view),
+                where,
+            )
+
+
+def _check_vjp(call: LibraryCall, vjp: Vjp) -> None:
+    operands = len(call.inputs) - len(vjp.results)
+    if not all(0 <= i < operands for i in vjp.inputs):
+        _refuse(
+            f"the gradient of {call.target} names operands it has not",
+            f"positions below {operands}",
+            list(vjp.inputs),
+            call.origin,
+        )
+    if any(i < 0 for i in vjp.results):
+        _refuse(
+            f"the gradient of {call.target} names a result it has not",
+            "positions from 0",
+            list(vjp.results),
+            call.origin,
+        )
 
 
 def _check_template(template: Template, call: LibraryCall, depth: int) -> None:
+    name, where = call.target, call.origin
     if depth > DEEPEST:
-        _refuse(f"the arguments of {call.target} are nested too deep", call.origin)
+        deep = f"at most {DEEPEST} levels"
+        _refuse(f"the arguments of {name} are nested too deep", deep, "more", where)
     match template:
         case ("%", *rest):
             operands = len(call.inputs) - (len(call.vjp.results) if call.vjp else 0)
             match rest:
                 case [int(i)] if 0 <= i < operands:
                     return
-            _refuse(f"{call.target} has no operand {rest}", call.origin)
+            _refuse(f"{name} has no operand {rest}", f"a position below {operands}", rest, where)
         case ("dtype", *rest):
             if len(rest) != 1 or rest[0] not in BY_NAME:
-                _refuse(f"{call.target} names no known dtype", call.origin, found=rest)
+                known = f"one of {', '.join(BY_NAME)}"
+                _refuse(f"{name} names no known dtype", known, rest, where)
         case tuple(parts):
             for part in parts:
                 _check_template(part, call, depth + 1)
@@ -227,14 +375,23 @@ def _check_order(program: Program, buffers: dict[str, Buffer]) -> dict[str, tupl
         for view in step.inputs:
             _check_view(view, buffers, step.origin)
             if view.buffer not in written:
-                _refuse(f"buffer {view.buffer!r} is read before it is written", step.origin)
+                _refuse(
+                    f"buffer {view.buffer!r} is read before it is written",
+                    "an input, a constant, or what an earlier step wrote",
+                    f"{buffers[view.buffer].kind} buffer {view.buffer!r}",
+                    step.origin,
+                )
         for view in step.outputs:
             _check_view(view, buffers, step.origin)
             _check_write(view, buffers[view.buffer], step, program.updates, written)
         written.update(view.buffer for view in step.outputs)
     for view in program.outputs:
         if view.buffer not in written:
-            _refuse(f"buffer {view.buffer!r} is an output but is never written")
+            _refuse(
+                f"buffer {view.buffer!r} is an output but is never written",
+                "a step that writes it",
+                "none",
+            )
     return lifetimes(program)
 
 
@@ -245,22 +402,48 @@ def _check_write(
     updates: tuple[str, ...],
     written: set[str],
 ) -> None:
-    name = buffer.name
+    name, where = buffer.name, step.origin
     if buffer.kind == CONSTANT:
-        _refuse(f"constant {name!r} is written", step.origin)
+        _refuse(f"constant {name!r} is written", "constants that are only read", _said(view), where)
     if buffer.kind == INPUT and name not in updates:
-        _refuse(f"input {name!r} is written but is not among the updates", step.origin)
+        _refuse(
+            f"input {name!r} is written but is not among the updates",
+            f"updates with {name!r}, or no step that writes it",
+            f"updates {list(updates)}",
+            where,
+        )
     if buffer.kind == LIBRARY:
-        if not isinstance(step, LibraryCall) or name in written:
-            _refuse(
-                f"buffer {name!r} belongs to one library call but is written again", step.origin
-            )
-        if view != whole(buffer):
-            _refuse(f"a library call allocates all of buffer {name!r}, not a view", step.origin)
-        if sum(other.buffer == name for other in step.outputs) > 1:
-            _refuse(f"a library call writes buffer {name!r} twice", step.origin)
+        _check_library_write(view, buffer, step, written)
     elif any(s == 0 and n > 1 for n, s in zip(view.shape, view.strides, strict=True)):
-        _refuse(f"elements of buffer {name!r} are written twice at once", step.origin, found=view)
+        _refuse(
+            f"elements of buffer {name!r} are written twice at once",
+            "strides other than 0",
+            _said(view),
+            where,
+        )
+
+
+def _check_library_write(
+    view: View, buffer: Buffer, step: Launch | LibraryCall, written: set[str]
+) -> None:
+    name, where = buffer.name, step.origin
+    if not isinstance(step, LibraryCall) or name in written:
+        _refuse(
+            f"buffer {name!r} belongs to one library call but is written again",
+            "one library call that writes it",
+            f"a launch of {step.kernel!r}" if isinstance(step, Launch) else "two calls",
+            where,
+        )
+    if view != whole(buffer):
+        _refuse(
+            f"a library call allocates all of buffer {name!r}, not a view",
+            _said(whole(buffer)),
+            _said(view),
+            where,
+        )
+    times = sum(other.buffer == name for other in step.outputs)
+    if times > 1:
+        _refuse(f"a library call writes buffer {name!r} twice", "once", f"{times} times", where)
 
 
 def _check_arena(program: Program, lives: dict[str, tuple[int, int]]) -> None:
@@ -280,8 +463,8 @@ def _check_arena(program: Program, lives: dict[str, tuple[int, int]]) -> None:
             if buffer.offset < _end(other) and other.offset < _end(buffer):
                 _refuse(
                     f"{other.name!r} and {buffer.name!r} share memory while both are in use",
-                    found=f"bytes {other.offset} to {_end(other)} and "
-                    f"{buffer.offset} to {_end(buffer)}",
+                    "no byte in common",
+                    f"bytes {other.offset} to {_end(other)} and {buffer.offset} to {_end(buffer)}",
                 )
         live.insert(at, buffer)
 

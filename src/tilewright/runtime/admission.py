@@ -113,6 +113,7 @@ def conform(tensor: Tensor, wanted: Expected) -> Tensor:
             f"input {wanted.name} is no tensor",
             expected=f"a tensor {wanted.dtype}{list(wanted.shape)}",
             found=type(tensor).__name__,
+            mend="pass torch.as_tensor(...), or NumPy arrays for every input (run_arrays)",
         )
     if not tensor.is_cpu or tensor.layout is not torch.strided:
         raise DTypeError(

@@ -61,13 +61,16 @@ class ArrayContext:
         if len(inputs) != len(program.inputs):
             raise ShapeError(
                 "a program is called with another number of inputs than it takes",
-                expected=str(len(program.inputs)),
+                expected=f"{len(program.inputs)}: "
+                + ", ".join(item.role.source or item.buffer for item in program.inputs),
                 found=str(len(inputs)),
+                mend="pass every input of the function compiled, parameters and buffers too",
             )
         held: dict[str, Array] = {}
         for given, item in zip(inputs, program.inputs, strict=True):
             held[item.buffer] = conform(given, program.buffers[self.numbers[item.buffer]], item)
         self._keep_apart(held)
+        self._keep_whole(inputs)
         for buffer in program.buffers:
             if buffer.kind == OUTPUT:
                 memory = np.empty(buffer.elements, dtype=buffer.dtype.numpy)
@@ -79,6 +82,16 @@ class ArrayContext:
             if item.buffer in program.updates and held[item.buffer] is not given:
                 given[...] = held[item.buffer]
         return tuple(_strided(held[view.buffer], view) for view in program.outputs)
+
+    def _keep_whole(self, inputs: Sequence[Array]) -> None:
+        for given, item in zip(inputs, self.program.inputs, strict=True):
+            if item.buffer in self.program.updates and not given.flags.writeable:
+                raise MutationError(
+                    f"input {item.role.source or item.buffer} is updated, and is read only",
+                    expected="an array that can be written",
+                    found="flags.writeable is False",
+                    mend="pass a copy of it",
+                )
 
     def _run_segments(self) -> None:
         self.call.threads = thread_count()
@@ -107,6 +120,7 @@ def conform(given: Array, buffer: Buffer, item: Input) -> Array:
             f"input {name} has another dtype than was compiled for",
             expected=str(buffer.dtype.numpy),
             found=str(given.dtype) if isinstance(given, np.ndarray) else type(given).__name__,
+            mend=f"pass numpy.asarray(..., dtype={str(buffer.dtype.numpy)!r}) for {name}",
         )
     if given.shape != buffer.shape:
         raise ShapeError(

@@ -66,9 +66,10 @@ class Executable:
         if self.library_calls:
             raise LibraryCallError(
                 "a program with library calls cannot run on NumPy arrays",
-                expected="no library calls",
+                expected="no library calls, as those are torch's",
                 found=f"{self.library_calls}",
-                mend="pass torch tensors",
+                where=f"program {self.program.name!r}",
+                mend="pass torch tensors, or compile with Options(library=False)",
             )
         try:
             context = self._idle_arrays.pop()
@@ -98,5 +99,9 @@ class Executable:
 
 
 def load(path: str | os.PathLike[str]) -> Executable:
-    """Load a saved Program and make it ready; raise `ProgramError` unless the file is whole."""
+    """Load a saved Program and make it ready: call it with tensors, or with NumPy arrays.
+
+    Arrays need no torch, and a Program without library calls (`run_arrays` says which has some).
+    Raises `ProgramError` unless the file is whole.
+    """
     return Executable(programs.load(path))

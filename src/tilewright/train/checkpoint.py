@@ -25,6 +25,7 @@ from tilewright.train.step import TrainStep
 
 FORMAT = "tilewright checkpoint"
 VERSION = "1"
+PARTS = {"module", "optimizer", "step", "position", "config"}
 Json = None | bool | int | float | str | list[Any] | dict[str, Any]
 
 
@@ -75,13 +76,20 @@ def read_checkpoint(path: Path) -> Checkpoint:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except FileNotFoundError:
         raise CheckpointError(
-            f"there is no checkpoint {path}", mend="begin a run without --resume"
+            f"there is no checkpoint {path}",
+            expected="a file that save_checkpoint or `tilewright train` wrote",
+            found="no file of that name",
+            mend="name another file, or begin a run without --resume",
         ) from None
     except (safetensors.SafetensorError, OSError) as reason:
         raise _broken(path, str(reason)) from reason
     if _digest(tensors, metadata["record"]) != metadata["sha256"]:
         raise _broken(path, "contents that do not have the checksum written with them")
-    return Checkpoint(path, tensors, json.loads(metadata["record"]))
+    record = json.loads(metadata["record"])
+    if not isinstance(record, dict) or set(record) != PARTS:
+        found = f"with {', '.join(record)}" if isinstance(record, dict) else repr(record)
+        raise _broken(path, f"a record {found}", f"a record with {', '.join(sorted(PARTS))}")
+    return Checkpoint(path, tensors, record)
 
 
 def restore(checkpoint: Checkpoint, step: TrainStep) -> None:
@@ -200,6 +208,8 @@ def _written(record: dict[str, Any], path: Path) -> str:
             f"the configuration cannot be saved to {path}",
             expected="numbers, texts, and lists and dicts of them",
             found=str(reason),
+            known="nothing was written",
+            mend="give config as plain values: str(path), float(rate)",
         ) from None
 
 
@@ -291,10 +301,12 @@ def _foreign(checkpoint: Checkpoint, expected: str, found: str) -> CheckpointErr
     )
 
 
-def _broken(path: Path, found: str) -> CheckpointError:
+def _broken(
+    path: Path, found: str, expected: str = "a whole file with its own checksum"
+) -> CheckpointError:
     return CheckpointError(
         f"{path} is truncated or altered",
-        expected="a whole file with its own checksum",
+        expected=expected,
         found=found,
         known="nothing of it was loaded",
         mend="go back to an earlier copy, or begin the run anew",
