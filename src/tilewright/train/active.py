@@ -26,7 +26,7 @@ class Active:
     owners: for each update, its parameter.  begins: whether any momentum begins with this step.
     held: the state tensors in use, by update.  counts: the step counts of all updates, one vector
     that the optimizer's own `step` tensors are views of.  inputs: what follows the forward graph's
-    inputs: seed, rates, clocks, slots.
+    inputs: seed, scale, rates, clocks, slots.
     """
 
     captured: Captured
@@ -38,6 +38,7 @@ class Active:
     begins: bool
     draws: bool
     seed: torch.Tensor | None
+    scale: torch.Tensor | None
     rates: tuple[torch.Tensor, ...]
     known_rates: list[float]
     held: tuple[tuple[tuple[str, torch.Tensor], ...], ...] = ()
@@ -89,7 +90,7 @@ class Active:
                 self.known_rates[place] = rates[rate]
 
     def withdraw(self, optimizer: torch.optim.Optimizer) -> None:
-        """After a step that failed: momentum that would have begun with it has not begun."""
+        """After a step that moved nothing: momentum that would have begun with it has not begun."""
         for owner, update in zip(self.owners, self.training.moved, strict=True):
             if update.begins:
                 optimizer.state[owner].pop("momentum_buffer", None)
@@ -118,7 +119,7 @@ class Active:
 
     def _inputs(self, states: Sequence[dict[str, Any]]) -> tuple[torch.Tensor, ...]:
         moved = self.training.moved
-        found = [] if self.seed is None else [self.seed]
+        found = [own for own in (self.seed, self.scale) if own is not None]
         found += self.rates
         for clock in self.training.clocks:
             first = next(k for k, update in enumerate(moved) if update.clock == clock)

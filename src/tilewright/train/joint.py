@@ -5,6 +5,9 @@ so the whole step is a function that any pass may rearrange::
 
     graph(batch, parameters)   -->   graph(batch, parameters, rates, steps, state) : loss, updates
 
+With loss scaling (for float16) the gradient starts from the scale, is divided by it at the end, and
+nothing is moved where an element of it is not finite.
+
 What a schedule moves (learning rates, momenta) and step counts are inputs of rank 0.
 
 This module does not know torch, nor where state lives.
@@ -15,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright.autodiff import reverse
-from tilewright.base.dtypes import F32, F64
+from tilewright.base.dtypes import BOOL, F32, F64
 from tilewright.graph.build import Builder, prune
 from tilewright.graph.ir import Attr, Graph, Role, TensorType, Value
 from tilewright.ops import emit
@@ -55,24 +58,31 @@ class Training:
     """The graph of a step, and what its inputs are after those of the forward graph.
 
     moved: the updates of parameters that have a gradient, in order.  rates: settings that are
-    inputs, by group and name, in order.  clocks: likewise for step counts.  Inputs follow as: seed
-    (if the graph has one), rates, clocks, then for each update its slots.
+    inputs, by group and name, in order.  clocks: likewise for step counts.  scaled: the loss has a
+    scale, and whether the gradient overflowed (bool, rank 0) is the output after the loss.  Inputs
+    follow as: seed (if the graph has one), scale, rates, clocks, then for each update its slots.
     """
 
     graph: Graph
     moved: tuple[Update, ...]
     rates: tuple[Rate, ...]
     clocks: tuple[int, ...]
+    scaled: bool = False
 
 
 def training_graph(
-    forward: Graph, updates: Sequence[Update], *, clip_norm: float | None = None
+    forward: Graph,
+    updates: Sequence[Update],
+    *,
+    clip_norm: float | None = None,
+    scaled: bool = False,
 ) -> Training:
     """Extend a graph whose first output is the loss by its gradient and the optimizer's updates.
 
     Parameters that the loss does not depend on are left alone.
     """
-    joint = reverse(seed_masks(forward), [u.parameter for u in updates], of=[0], ones=True)
+    wrt = [update.parameter for update in updates]
+    joint = reverse(seed_masks(forward), wrt, of=[0], ones=not scaled)
     builder = Builder.extending(joint.graph)
     found = {
         update.parameter: joint.graph.outputs[at]
@@ -80,19 +90,26 @@ def training_graph(
         if at is not None
     }
     moved = tuple(update for update in updates if update.parameter in found)
+    values = {value.name: value for value in joint.graph.inputs}
+    outputs = list(joint.graph.outputs[: len(forward.outputs)])
+    overflow = None
+    if scaled and found:
+        ((_, scale),) = joint.tangents
+        overflow = _overflow(builder, list(found.values()))
+        found = _unscaled(builder, found, values[scale])
+        outputs.append(overflow)
     if clip_norm is not None and found:
         found = _clip(builder, found, clip_norm)
     scalars = _Scalars.of(builder, moved)
-    outputs = list(joint.graph.outputs[: len(forward.outputs)])
     pairs = list(joint.graph.updates)
-    values = {value.name: value for value in joint.graph.inputs}
     for update in moved:
         targets, results = _move(builder, update, values, found, scalars)
         for target, result in zip(targets, results, strict=True):
+            kept = result if overflow is None else _unless(builder, overflow, target, result)
             pairs.append((target.name, len(outputs)))
-            outputs.append(result)
+            outputs.append(kept)
     graph = prune(builder.finish(outputs, pairs))
-    return Training(graph, moved, tuple(scalars.rates), tuple(scalars.clocks))
+    return Training(graph, moved, tuple(scalars.rates), tuple(scalars.clocks), overflow is not None)
 
 
 def without_updates(graph: Graph) -> Graph:
@@ -102,8 +119,9 @@ def without_updates(graph: Graph) -> Graph:
     gradient as large as the gradient.
     """
     moving = [node for node in graph.nodes if node.op in RULES]
-    moved = {value.name for node in moving for value in node.outputs}
-    kept = [value for value in graph.outputs if value.name not in moved]
+    moved = {value.name for node in moving for value in node.inputs}
+    results = {at for name, at in graph.updates if name in moved}
+    kept = [value for at, value in enumerate(graph.outputs) if at not in results]
     gradients = [node.inputs[1] for node in moving]
     return prune(replace(graph, outputs=(*kept, *gradients), updates=()))
 
@@ -173,13 +191,43 @@ def _source(builder: Builder, value: Value) -> str:
     return dict(builder.roles).get(value.name, Role()).source or value.name
 
 
+# ----------------------------------------------------------------------------------- loss scaling
+
+
+def _overflow(builder: Builder, gradients: Sequence[Value]) -> Value:
+    """Say whether any element of any gradient is infinite or NaN."""
+    parts = []
+    for gradient in gradients:
+        element = f"g[{', '.join(f'i{k}' for k in range(gradient.type.rank))}]"
+        body = f"y[] any= isinf({element}) or isnan({element})"
+        parts.append(write(builder, body, g=gradient, dtype=BOOL, name="overflow"))
+    return _fold(builder, parts, " or ", "overflow")
+
+
+def _unscaled(builder: Builder, gradients: Mapping[str, Value], scale: Value) -> dict[str, Value]:
+    """Divide all gradients by the scale, as torch does: by a reciprocal rounded to float32."""
+    inverse = write(builder, "y[] = f32(1 / f64(s[]))", s=scale, dtype=F32, name="inverse_scale")
+    return {
+        name: write(
+            builder, "y[...] = g[...] * s[]", g=gradient, s=inverse, dtype=gradient.type.dtype,
+            name=f"unscaled_{gradient.name}",
+        )
+        for name, gradient in gradients.items()
+    }  # fmt: skip
+
+
+def _unless(builder: Builder, overflow: Value, old: Value, new: Value) -> Value:
+    body = "y[...] = old[...] if f[] else new[...]"
+    return write(builder, body, old=old, f=overflow, new=new, dtype=old.type.dtype, name=new.name)
+
+
 # ---------------------------------------------------------------------------------------- clipping
 
 
 def _clip(builder: Builder, gradients: Mapping[str, Value], largest: float) -> dict[str, Value]:
     """Scale all gradients by one factor, so that their common norm is at most `largest`."""
     squares = [_square_sum(builder, gradient) for gradient in gradients.values()]
-    total = _sum(builder, squares)
+    total = _fold(builder, squares, " + ", "square_norm")
     body = "y[] = min(largest / (sqrt(s[]) + guard), 1)"
     factor = write(
         builder, body, s=total, largest=float(largest), guard=CLIP_GUARD, name="clip_factor"
@@ -205,13 +253,16 @@ def _square_sum(builder: Builder, gradient: Value) -> Value:
     )
 
 
-def _sum(builder: Builder, parts: Sequence[Value]) -> Value:
-    """Add scalars, few at a time: one formula over hundreds would be deep."""
+def _fold(builder: Builder, parts: Sequence[Value], operator: str, name: str) -> Value:
+    """Combine scalars, few at a time: one formula over hundreds would be deep."""
     while len(parts) > 1:
-        parts = [_sum_few(builder, parts[at : at + 8]) for at in range(0, len(parts), 8)]
+        parts = [
+            _fold_few(builder, parts[at : at + 8], operator, name) for at in range(0, len(parts), 8)
+        ]
     return parts[0]
 
 
-def _sum_few(builder: Builder, parts: Sequence[Value]) -> Value:
-    body = "y[] = " + " + ".join(f"a{k}[]" for k in range(len(parts)))
-    return write(builder, body, {f"a{k}": part for k, part in enumerate(parts)}, name="square_norm")
+def _fold_few(builder: Builder, parts: Sequence[Value], operator: str, name: str) -> Value:
+    body = "y[] = " + operator.join(f"a{k}[]" for k in range(len(parts)))
+    operands = {f"a{k}": part for k, part in enumerate(parts)}
+    return write(builder, body, operands, dtype=parts[0].type.dtype, name=name)

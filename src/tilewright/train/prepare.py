@@ -48,6 +48,7 @@ def prepare(
     batch: Sequence[Any],
     *,
     clip_norm: float | None,
+    scaled: bool,
     build: Callable[[Graph], Built],
 ) -> Active:
     """Compile the step for what module and optimizer are now; nothing is computed or changed."""
@@ -59,7 +60,7 @@ def prepare(
     captured = _in_the_users_words(captured)
     named = _named_inputs(captured)
     updates = _updates(rule, optimizer, captured.graph, named)
-    training = training_graph(captured.graph, updates, clip_norm=clip_norm)
+    training = training_graph(captured.graph, updates, clip_norm=clip_norm, scaled=scaled)
     owners = dict(named.values())
     return Active(
         captured,
@@ -71,9 +72,16 @@ def prepare(
         any(update.begins for update in training.moved),
         draws_from_torch(training.graph),
         None if seeded_by(training.graph) is None else torch.zeros((), dtype=torch.int64),
+        _scale_of(captured) if training.scaled else None,
         tuple(torch.zeros((), dtype=torch.float64) for _ in training.rates),
         [0.0 for _ in training.rates],
     )
+
+
+def _scale_of(captured: Captured) -> torch.Tensor:
+    """Return where the Program reads the scale of the loss: a number of the loss's type."""
+    dtype = captured.graph.outputs[0].type.dtype
+    return torch.ones((), dtype=getattr(torch, dtype.torch_name))
 
 
 def _check_loss(captured: Captured) -> None:

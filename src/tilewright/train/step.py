@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch.amp.grad_scaler import GradScaler
 
 from tilewright.base.errors import CheckpointError, OptionError
 from tilewright.compiler import Built, Options, build
@@ -33,19 +34,24 @@ def train_step(
     optimizer: torch.optim.Optimizer,
     *example_batch: Any,
     clip_norm: float | None = None,
+    scaler: GradScaler | None = None,
     options: Options | None = None,
 ) -> "TrainStep":
     """Compile one training step of `loss_fn(module(batch[0]), *batch[1:])`.
 
     The batch is an example: its shapes and dtypes are compiled in, nothing is computed.  clip_norm
-    bounds the common norm of all gradients, as `torch.nn.utils.clip_grad_norm_` does.  Parameters
+    bounds the common norm of all gradients, as `torch.nn.utils.clip_grad_norm_` does.  scaler: a
+    `torch.amp.GradScaler` scales the loss and unscales the gradient before it is clipped; a step
+    whose gradient overflowed moves nothing; the scale is updated after every step.  Parameters
     and buffers are the module's own, state is the optimizer's own; both are updated in place.
     Raises OptimizerError for an optimizer other than torch's SGD, Adam, AdamW,
     Adagrad, RMSprop and Adadelta, and CaptureError (with
     the user's line) for what cannot be compiled.
     """
     _check_clip(clip_norm)
-    return TrainStep(module, loss_fn, optimizer, example_batch, clip_norm, options or Options())
+    return TrainStep(
+        module, loss_fn, optimizer, example_batch, clip_norm, options or Options(), scaler=scaler
+    )
 
 
 class TrainStep:
@@ -65,6 +71,7 @@ class TrainStep:
         clip_norm: float | None,
         options: Options,
         compiler: Compiler = build,
+        scaler: GradScaler | None = None,
     ) -> None:
         """Compile for an example batch.  compiler: what makes a graph run (the pipeline's own)."""
         self.module = module
@@ -72,6 +79,7 @@ class TrainStep:
         self.clip_norm = clip_norm
         self.options = options
         self.compiler = compiler
+        self.scaler = scaler if scaler is not None and scaler.is_enabled() else None
         self.count = 0
         self.seed: int | None = None
         self._rule = optimizers.rule_of(optimizer)
@@ -113,11 +121,17 @@ class TrainStep:
         if self.options.check:
             check_against_eager(replace(active.built, source=without_updates(self.graph)), inputs)
         try:
-            (loss,) = active.built.run(inputs)
+            loss, *overflow = active.built.run(inputs)
         except BaseException:
             active.withdraw(self.optimizer)
             raise
-        active.advance()
+        moved = not (overflow and overflow[0].item())
+        if moved:
+            active.advance()
+        else:
+            active.withdraw(self.optimizer)
+        if self.scaler is not None:
+            update_scale(self.scaler, overflowed=not moved)
         self.count += 1
         # A schedule looks at this to see that the optimizer goes first.
         self.optimizer._opt_called = True  # type: ignore[attr-defined]
@@ -139,6 +153,8 @@ class TrainStep:
         active.set_rates(rates)
         if active.seed is not None:
             active.seed.fill_(self._next_seed())
+        if active.scale is not None and self.scaler is not None:
+            active.scale.fill_(self.scaler.get_scale())
         return [*active.captured.feed(leaves), *active.inputs]
 
     # ---- what a resumed run needs beside the module and the optimizer ----------------------------
@@ -150,6 +166,8 @@ class TrainStep:
             state["seed"] = self.seed
         if self._active.draws:
             state["generator"] = torch.get_rng_state()
+        if self.scaler is not None:
+            state["scaler"] = self.scaler.state_dict()
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -167,6 +185,8 @@ class TrainStep:
             self.seed = int(state["seed"])
         if "generator" in state:
             torch.set_rng_state(state["generator"])
+        if self.scaler is not None:
+            self.scaler.load_state_dict(state["scaler"])
 
     def _next_seed(self) -> int:
         assert self.seed is not None, "a graph with masks has drawn a seed when it was compiled"
@@ -179,11 +199,31 @@ class TrainStep:
             self.optimizer,
             batch,
             clip_norm=self.clip_norm,
+            scaled=self.scaler is not None,
             build=lambda graph: self.compiler(graph, self.options),
         )
         if made.seed is not None and self.seed is None:
             self.seed = int(torch.empty((), dtype=torch.int64).random_())
         return made
+
+
+def update_scale(scaler: GradScaler, *, overflowed: bool) -> None:
+    """Move a scaler on by one step, as its `update` does after torch's own steps.
+
+    After an overflow the scale backs off; after `growth_interval` steps without one it grows,
+    unless that is infinite.
+    """
+    state = scaler.state_dict()
+    if overflowed:
+        state["scale"] *= state["backoff_factor"]
+        state["_growth_tracker"] = 0
+    else:
+        state["_growth_tracker"] += 1
+        if state["_growth_tracker"] == state["growth_interval"]:
+            grown = torch.tensor(state["scale"] * state["growth_factor"], dtype=torch.float32)
+            state["scale"] = grown.item() if grown.isfinite() else state["scale"]
+            state["_growth_tracker"] = 0
+    scaler.load_state_dict(state)
 
 
 def _check_clip(clip_norm: float | None) -> None:
