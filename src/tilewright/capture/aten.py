@@ -6,6 +6,7 @@ This module does not know how a call is read (`call`) or rewritten (`*_rules`).
 """
 
 from tilewright.capture import elementwise_rules as elementwise
+from tilewright.capture import image_rules as images
 from tilewright.capture import network_rules as network
 from tilewright.capture import reduction_rules as reductions
 from tilewright.capture import view_rules as views
@@ -246,7 +247,7 @@ RULES: dict[str, Rule] = {
     "aten.slice_scatter.default": views.slice_scatter,
     "aten.select_scatter.default": views.select_scatter,
     "aten.as_strided_scatter.default": views.as_strided_scatter,
-    # Windows, attention, chance.
+    # Windows.
     "aten.conv1d.default": network.convolution("conv1d", 1),
     "aten.conv2d.default": network.convolution("conv2d", 2),
     "aten.conv3d.default": network.convolution("conv3d", 3),
@@ -265,6 +266,22 @@ RULES: dict[str, Rule] = {
     "aten._adaptive_avg_pool3d.default": network.pool("adaptive_avg_pool3d", 3, "output_size"),
     "aten.adaptive_max_pool2d.default": network.adaptive_max("adaptive_max_pool2d", 2),
     "aten.adaptive_max_pool3d.default": network.adaptive_max("adaptive_max_pool3d", 3),
+    # Images.
+    "aten.upsample_linear1d.default": images.resize("resize_linear", "scales"),
+    "aten.upsample_bilinear2d.default": images.resize("resize_bilinear", "scales_h", "scales_w"),
+    "aten.upsample_trilinear3d.default": images.resize(
+        "resize_trilinear", "scales_d", "scales_h", "scales_w"
+    ),
+    "aten.upsample_bicubic2d.default": images.resize("resize_bicubic", "scales_h", "scales_w"),
+    "aten.grid_sampler_2d.default": images.grid_sample,
+    **{f"aten.reflection_pad{rank}d.default": images.edges("reflect_pad") for rank in (1, 2, 3)},
+    **{f"aten.replication_pad{rank}d.default": images.edges("replicate_pad") for rank in (1, 2, 3)},
+    "aten.pixel_shuffle.default": images.shuffle("pixel_shuffle", "factor", "upscale_factor"),
+    "aten.pixel_unshuffle.default": images.shuffle(
+        "pixel_unshuffle", "factor", "downscale_factor"
+    ),
+    "aten.channel_shuffle.default": images.shuffle("channel_shuffle", "groups", "groups"),
+    # Attention, chance.
     "aten.scaled_dot_product_attention.default": network.attention,
     "tilewright.dropout.default": dropout,
 }  # fmt: skip

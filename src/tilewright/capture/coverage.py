@@ -42,6 +42,8 @@ LEFT: dict[str, tuple[str, str]] = {
     "aten.sym_storage_offset.default": (ABSENT, _SIZES),
     "aten.sym_stride.int": (ABSENT, _SIZES),
     "aten.atan2.out": (ABSENT, "a functional graph writes into no operand"),
+    "aten.upsample_bilinear2d.vec": (ABSENT, "it arrives as upsample_bilinear2d.default"),
+    "aten.upsample_nearest2d.vec": (ABSENT, "torch makes it an index by rows that are constants"),
     "aten.empty_strided.default": (LIBRARY, "memory whose layout the user asked for"),
     "aten.rand.default": (LIBRARY, _DRAWN),
     "aten.randn.default": (LIBRARY, _DRAWN),
