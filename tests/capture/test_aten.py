@@ -34,11 +34,17 @@ HIDDEN = {
     "aten._native_batch_norm_legit.no_stats": (1, 2),
     "aten._native_batch_norm_legit_no_training.default": (1, 2),
     "aten.native_layer_norm.default": (1, 2),
+    "aten.native_group_norm.default": (1, 2),
     "aten.nll_loss_forward.default": (1,),
+    "aten.nll_loss2d_forward.default": (1,),
     "aten.log_sigmoid_forward.default": (1,),
 }
 # Torch differentiates these with respect to their first operand at most.
 FIRST_ONLY = {
+    "aten.nll_loss2d_forward.default",
+    "aten.multi_margin_loss.default",
+    "aten.soft_margin_loss.default",
+    "aten.binary_cross_entropy.default",
     "aten._native_batch_norm_legit_functional.default",
     "aten._native_batch_norm_legit_no_training.default",
     "aten.nll_loss_forward.default",

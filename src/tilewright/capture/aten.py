@@ -9,6 +9,7 @@ from tilewright.capture import elementwise_rules as elementwise
 from tilewright.capture import image_rules as images
 from tilewright.capture import network_rules as network
 from tilewright.capture import reduction_rules as reductions
+from tilewright.capture import scatter_rules as scatters
 from tilewright.capture import view_rules as views
 from tilewright.capture.call import Rule
 from tilewright.capture.chance import dropout
@@ -174,7 +175,19 @@ RULES: dict[str, Rule] = {
     "aten.cat.default": views.join("cat"),
     "aten.stack.default": views.join("stack"),
     "aten.constant_pad_nd.default": views.pad,
+    "aten.diag_embed.default": views.along(
+        "diag_embed", offset="offset", dim1="dim1", dim2="dim2"
+    ),
+    "aten.as_strided.default": views.as_strided,
+    "aten.rot90.default": views.rot90,
+    "aten.alias_copy.default": elementwise.same,
+    "aten.view_copy.default": views.reshape,
+    "aten.expand_copy.default": views.expand,
+    "aten.permute_copy.default": views.permute,
     # Constants.
+    "aten.eye.default": elementwise.eye,
+    "aten.eye.m": elementwise.eye,
+    "aten.linspace.default": elementwise.linspace,
     "aten.full.default": elementwise.filled(),
     "aten.full_like.default": elementwise.filled(),
     "aten.new_full.default": elementwise.filled(),
@@ -221,11 +234,15 @@ RULES: dict[str, Rule] = {
     "aten.native_layer_norm.default": network.layer_norm_native,
     "aten.rms_norm.default": network.rms_norm,
     "aten.group_norm.default": network.group_norm,
+    "aten.native_group_norm.default": network.group_norm_native,
     "aten._native_batch_norm_legit_functional.default": network.batch_norm_training,
     "aten._native_batch_norm_legit.no_stats": network.batch_norm_fresh,
     "aten._native_batch_norm_legit_no_training.default": network.batch_norm_inference,
     "aten.cross_entropy_loss.default": network.cross_entropy,
     "aten.nll_loss_forward.default": network.nll_loss,
+    "aten.nll_loss2d_forward.default": network.nll_loss,
+    "aten.soft_margin_loss.default": network.loss("soft_margin_loss"),
+    "aten.multi_margin_loss.default": network.multi_margin_loss,
     "aten.mse_loss.default": network.loss("mse_loss"),
     "aten.smooth_l1_loss.default": network.loss("smooth_l1_loss", "beta"),
     "aten.huber_loss.default": network.loss("huber_loss", "delta"),
@@ -234,19 +251,29 @@ RULES: dict[str, Rule] = {
         "binary_cross_entropy_with_logits"
     ),
     # Gathers and scatters.
-    "aten.embedding.default": views.embedding,
-    "aten.gather.default": views.gather,
-    "aten.index_select.default": views.index_select,
-    "aten.index.Tensor": views.index,
-    "aten._unsafe_index.Tensor": views.index,
-    "aten.index_put.default": views.index_put,
-    "aten.scatter.value": views.scatter_value,
-    "aten.scatter.src": views.scatter("scatter"),
-    "aten.scatter_add.default": views.scatter("scatter_add"),
-    "aten.index_add.default": views.index_add,
-    "aten.slice_scatter.default": views.slice_scatter,
-    "aten.select_scatter.default": views.select_scatter,
-    "aten.as_strided_scatter.default": views.as_strided_scatter,
+    "aten.embedding.default": scatters.embedding,
+    "aten.gather.default": scatters.gather,
+    "aten.index_select.default": scatters.index_select,
+    "aten.index.Tensor": scatters.index,
+    "aten._unsafe_index.Tensor": scatters.index,
+    "aten.index_put.default": scatters.index_put,
+    "aten.scatter.value": scatters.scatter_value,
+    "aten.scatter.src": scatters.scatter("scatter"),
+    "aten.scatter_add.default": scatters.scatter("scatter_add"),
+    "aten.index_add.default": scatters.index_add,
+    "aten.slice_scatter.default": scatters.slice_scatter,
+    "aten.select_scatter.default": scatters.select_scatter,
+    "aten.as_strided_scatter.default": scatters.as_strided_scatter,
+    "aten.scatter_reduce.two": scatters.scatter_reduce,
+    "aten.index_copy.default": scatters.index_copy,
+    "aten.index_fill.int_Scalar": scatters.index_fill,
+    "aten.index_fill.int_Tensor": scatters.index_fill,
+    "aten.take.default": scatters.take,
+    "aten.diagonal_scatter.default": scatters.diagonal_scatter,
+    "aten.searchsorted.Tensor": scatters.counted("sorted_sequence", "self"),
+    "aten.bucketize.Tensor": scatters.counted("boundaries", "self"),
+    "aten._cdist_forward.default": network.distances,
+    "aten._pdist_forward.default": scatters.pair_distances,
     # Windows.
     "aten.conv1d.default": network.convolution("conv1d", 1),
     "aten.conv2d.default": network.convolution("conv2d", 2),

@@ -260,3 +260,19 @@ def arange(call: Call) -> Made:
     start, step = call.arguments.get("start") or 0, call.arguments.get("step", 1)
     attrs = {"start": start, "stop": call["end"], "step": step, "dtype": _result(call)}
     return call.emit("arange", **attrs)
+
+
+@reads("eye")
+def eye(call: Call) -> Made:
+    """eye(n, m)."""
+    columns = call.arguments.get("m", call["n"])
+    return call.emit("eye", rows=call["n"], columns=columns, dtype=_result(call))
+
+
+@reads("linspace")
+def linspace(call: Call) -> Made:
+    """linspace(start, end, steps) of floats."""
+    if call.result.dtype.kind != "float":
+        return None
+    attrs = {"start": call["start"], "stop": call["end"], "steps": call["steps"]}
+    return call.emit("linspace", dtype=_result(call), **attrs)

@@ -5,6 +5,7 @@ passed, and results that only torch's own backward reads are left out.
 This module does not know the overloads' names.
 """
 
+import math
 from typing import Any
 
 from tilewright.capture.call import Call, Made, Rule, reads
@@ -170,6 +171,26 @@ def layer_norm_native(call: Call) -> Made:
     return (made, None, None)
 
 
+@reads("group_norm")
+def group_norm_native(call: Call) -> Made:
+    """native_group_norm(...) -> (y, mean, rstd), of which only the first is read."""
+    if any(user.args[1] != 0 for user in call.node.users):
+        return None
+    operands = _affine(call)
+    if operands is None:
+        return None
+    made = call.emit("group_norm", *operands, wish="y", groups=call["group"], eps=call["eps"])
+    return (made, None, None)
+
+
+@reads("cdist")
+def distances(call: Call) -> Made:
+    """_cdist_forward(x1, x2, p, compute_mode): of every row from every other."""
+    if math.isinf(call["p"]) or not _one_type(call["x1"], call["x2"]):
+        return None  # torch gives every element that is as far the whole gradient
+    return call.emit("cdist", call["x1"], call["x2"], p=call["p"])
+
+
 # ---------------------------------------------------------------------------- losses
 
 
@@ -177,18 +198,27 @@ _REDUCTIONS = ("none", "mean", "sum")
 
 
 def loss(operator: str, *attributes: str) -> Rule:
-    """op(self, target, reduction, attributes...) of an input and a target of its type and shape."""
+    """op(self, target, reduction, attributes...) of an input and a target of its type and shape;
+    a weight multiplies each element's loss."""
 
-    @reads(operator)
+    @reads(operator, "mul", "mean", "sum")
     def rule(call: Call) -> Made:
-        value, target = call["self"], call["target"]
-        if value.type != target.type or call.arguments.get("weight") is not None:
+        value, target, weight = call["self"], call["target"], call.arguments.get("weight")
+        if value.type != target.type:
             return None
         operands = [value, target]
         if call.arguments.get("pos_weight") is not None:
             operands.append(call["pos_weight"])
         attrs = {name: call[name] for name in attributes}
-        return call.emit(operator, *operands, reduction=_REDUCTIONS[call["reduction"]], **attrs)
+        how = _REDUCTIONS[call["reduction"]]
+        if weight is None:
+            return call.emit(operator, *operands, reduction=how, **attrs)
+        if not _one_type(value, weight):
+            return None
+        each = call.emit(operator, *operands, wish="each", reduction="none", **attrs)
+        if how == "none":
+            return call.emit("mul", each, weight)
+        return call.emit(how, call.emit("mul", each, weight, wish="weighted"))
 
     return rule
 
@@ -197,7 +227,9 @@ def loss(operator: str, *attributes: str) -> Rule:
 def cross_entropy(call: Call) -> Made:
     """cross_entropy_loss(self, target, weight, reduction, ignore_index, label_smoothing)."""
     value, target, weight = call["self"], call["target"], call["weight"]
-    if target.type.dtype.kind == "float" or (weight is not None and not _one_type(value, weight)):
+    if target.type.dtype.kind == "float" and value.type != target.type:
+        return None
+    if weight is not None and not _one_type(value, weight):
         return None
     return call.emit(
         "cross_entropy",
@@ -208,6 +240,18 @@ def cross_entropy(call: Call) -> Made:
         ignore_index=call["ignore_index"],
         label_smoothing=float(call["label_smoothing"]),
     )
+
+
+@reads("multi_margin_loss")
+def multi_margin_loss(call: Call) -> Made:
+    """multi_margin_loss(self, target, p, margin, weight, reduction) of rows."""
+    value, weight = call["self"], call["weight"]
+    if value.type.rank != 2 or (weight is not None and not _one_type(value, weight)):
+        return None
+    operands = [value, call["target"], *([] if weight is None else [weight])]
+    attrs = {"p": call["p"], "margin": float(call["margin"])}
+    how = _REDUCTIONS[call["reduction"]]
+    return call.emit("multi_margin_loss", *operands, reduction=how, **attrs)
 
 
 @reads("nll_loss")

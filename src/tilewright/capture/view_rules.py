@@ -1,4 +1,4 @@
-"""Rules for views, and for gathers and scatters.
+"""Rules for views.
 
 The idea: sizes are known when a graph is captured, so that a view says its whole result shape.
 This module does not know the overloads' names.
@@ -6,12 +6,9 @@ This module does not know the overloads' names.
 
 from typing import Any
 
-import torch
-
 from tilewright.capture.call import Call, Made, Rule, reads
 from tilewright.capture.elementwise_rules import unchanged
 from tilewright.capture.reduction_rules import dims_of
-from tilewright.capture.walk import add_constant
 from tilewright.graph.ir import Value
 
 # ---------------------------------------------------------------------------- views
@@ -143,12 +140,15 @@ def along(operator: str, **names: str) -> Rule:
     return rule
 
 
-@reads("roll")
+@reads("roll", "reshape")
 def roll(call: Call) -> Made:
-    """roll(self, shifts, dims)."""
-    if not call["dims"]:
-        return None
-    return call.emit("roll", call["self"], shifts=tuple(call["shifts"]), dims=tuple(call["dims"]))
+    """roll(self, shifts, dims): without dims, all elements in row-major order."""
+    value, shifts = call["self"], tuple(call["shifts"])
+    if call["dims"]:
+        return call.emit("roll", value, shifts=shifts, dims=tuple(call["dims"]))
+    flat = call.emit("reshape", value, wish="flat", shape=(-1,))
+    rolled = call.emit("roll", flat, wish="rolled", shifts=shifts, dims=(0,))
+    return call.emit("reshape", rolled, shape=value.type.shape)
 
 
 def join(operator: str) -> Rule:
@@ -168,119 +168,28 @@ def pad(call: Call) -> Made:
     return call.emit("pad", call["self"], pad=tuple(call["pad"]), value=call["value"])
 
 
-# ---------------------------------------------------------------------------- gathers, scatters
-
-
-@reads("embedding")
-def embedding(call: Call) -> Made:
-    """embedding(weight, indices, padding_idx, scale_grad_by_freq, sparse)."""
-    if call["scale_grad_by_freq"] or call["sparse"]:
-        return None
-    return call.emit("embedding", call["weight"], call["indices"], padding_idx=call["padding_idx"])
-
-
-@reads("gather")
-def gather(call: Call) -> Made:
-    """gather(self, dim, index, sparse_grad)."""
-    if call["sparse_grad"]:
-        return None
-    return call.emit("gather", call["self"], call["index"], dim=call["dim"])
-
-
-@reads("index_select")
-def index_select(call: Call) -> Made:
-    """index_select(self, dim, index)."""
-    return call.emit("index_select", call["self"], call["index"], dim=call["dim"])
-
-
-@reads("index")
-def index(call: Call) -> Made:
-    """index(self, indices): some dims by tensors of integers, the others whole."""
-    dims, ids = _by_tensors(call["indices"])
-    if ids is None:
-        return None
-    return call.emit("index", call["self"], *ids, dims=dims)
-
-
-@reads("index_put")
-def index_put(call: Call) -> Made:
-    """index_put(self, indices, values, accumulate), by tensors from the first dim on."""
-    dims, ids = _by_tensors(call["indices"])
-    if ids is None or None in call["indices"]:
-        return None
-    attrs: dict[str, Any] = {"dims": dims, "accumulate": bool(call["accumulate"])}
-    return call.emit("index_put", call["self"], call["values"], *ids, **attrs)
-
-
-def _by_tensors(indices: list[Value | None]) -> tuple[tuple[int, ...], list[Value] | None]:
-    """Return the dims that are indexed and by what; None where a mask is among the indices."""
-    ids = [value for value in indices if value is not None]
-    dims = tuple(dim for dim, value in enumerate(indices) if value is not None)
-    return dims, None if any(value.type.dtype.kind != "int" for value in ids) else ids
-
-
-def scatter(operator: str) -> Rule:
-    """scatter(self, dim, index, src), src of the index's shape at least."""
-
-    @reads(operator)
-    def rule(call: Call) -> Made:
-        return call.emit(operator, call["self"], call["index"], call["src"], dim=call["dim"])
-
-    return rule
-
-
-@reads("full", "scatter")
-def scatter_value(call: Call) -> Made:
-    """scatter(self, dim, index, value) with a number."""
-    shape, dtype = call["index"].type.shape, call.result.dtype.name
-    value = call.emit("full", wish="value", shape=shape, value=call["value"], dtype=dtype)
-    return call.emit("scatter", call["self"], call["index"], value, dim=call["dim"])
-
-
-@reads("reshape", "index_put")
-def as_strided_scatter(call: Call) -> Made:
-    """as_strided_scatter(self, src, size, stride, storage_offset) --> index_put into self, flat.
-
-    Torch's own derivative of it lets through just what has been written over.
-    """
+@reads("reshape", "as_strided")
+def as_strided(call: Call) -> Made:
+    """as_strided(self, size, stride, storage_offset) of memory that lies in order."""
     memory = call.fake("self")
     if not memory.is_contiguous() or memory.storage_offset() != 0:
         return None
-    places = torch.tensor(call["storage_offset"] or 0)
-    for size, stride in zip(call["size"], call["stride"], strict=True):
-        places = places[..., None] + torch.arange(size) * stride
-    places = places.reshape(-1)
-    if places.unique().numel() != places.numel():
-        return None
-    values, shape = call["src"], call["self"].type.shape
     flat = call.emit("reshape", call["self"], wish="flat", shape=(memory.numel(),))
-    source = call.emit("reshape", values, wish="source", shape=(places.numel(),))
-    index = add_constant(call.walk, places, f"{call.node.name}_places", call.origin)
-    put = call.emit("index_put", flat, source, index, wish="put", dims=(0,), accumulate=False)
-    return call.emit("reshape", put, shape=shape)
+    attrs: dict[str, Any] = {"size": tuple(call["size"]), "stride": tuple(call["stride"])}
+    return call.emit("as_strided", flat, offset=call["storage_offset"] or 0, **attrs)
 
 
-@reads("index_add")
-def index_add(call: Call) -> Made:
-    """index_add(self, dim, index, source, alpha)."""
-    attrs = {"dim": call["dim"], "alpha": call["alpha"]}
-    return call.emit("index_add", call["self"], call["index"], call["source"], **attrs)
-
-
-@reads("slice_scatter")
-def slice_scatter(call: Call) -> Made:
-    """slice_scatter(self, src, dim, start, end, step)."""
-    attrs: dict[str, Any] = {
-        "dim": call["dim"],
-        "start": call["start"],
-        "stop": call["end"],
-        "step": call["step"],
-    }
-    return call.emit("slice_scatter", call["self"], call["src"], **attrs)
-
-
-@reads("select_scatter")
-def select_scatter(call: Call) -> Made:
-    """select_scatter(self, src, dim, index)."""
-    attrs = {"dim": call["dim"], "index": call["index"]}
-    return call.emit("select_scatter", call["self"], call["src"], **attrs)
+@reads("flip", "permute")
+def rot90(call: Call) -> Made:
+    """rot90(self, k, dims): quarter turns."""
+    value: Value = call["self"]
+    rank, turns = value.type.rank, call["k"] % 4
+    first, second = (dim % rank for dim in call["dims"])
+    order = list(range(rank))
+    order[first], order[second] = order[second], order[first]
+    if turns == 0:
+        return value
+    if turns == 2:
+        return call.emit("flip", value, dims=(first, second))
+    turned = call.emit("flip", value, wish="flipped", dims=(second if turns == 1 else first,))
+    return call.emit("permute", turned, dims=tuple(order))

@@ -118,6 +118,21 @@ def _binary_vjp(builder: Builder, node: Node, tangents: Tangents) -> Tangents:
     return dx, dt
 
 
+def _multi_margin(builder: Builder, inputs: tuple[Value, ...], attrs: Attrs) -> tuple[Value, ...]:
+    x, target, *weights = inputs
+    power = attrs["p"]
+    assert power in (1, 2), f"a margin is counted to the power 1 or 2, not {power}"
+    away = "(m - x[i, t[i]] + x[i, j])"
+    value = away if power == 1 else f"{away} * {away}"
+    scale = "w[t[i]] * " if weights else ""
+    given: dict[str, Operand] = {"w": weights[0]} if weights else {}
+    body = f"y[i] += ({scale}{value} / n if {away} > 0 else 0) where j != t[i]"
+    dtype = x.type.dtype.compute
+    given |= {"m": decimal(attrs["margin"]), "n": count(x.type.shape, (1,))}
+    rows = write(builder, body, given, x=x, t=target, dtype=dtype, name="rows")
+    return (reduce_loss(builder, rows, attrs["reduction"], x),)
+
+
 # ------------------------------------------------------------------------------------ class targets
 
 
@@ -364,6 +379,26 @@ PAGE = (
         sample("f[2, 3]", "f[2, 3]", reduction="sum", log_target=True),
         option="log_target",
         default=False,
+    ),
+    _difference(
+        "soft_margin_loss",
+        "The logarithm of one plus exp(-target x).",
+        _elementwise("log1p(exp(-t[...] * x[...]))"),
+        sample("f[2, 3]", "c[2, 3] > 0"),
+        sample("f[4] = 0, 1, 2, -1", "c[4] = 1, -1, 1, 1", reduction="none"),
+    ),
+    Operator(
+        "multi_margin_loss(x, target, weight?; p=1, margin=1.0, reduction='mean')",
+        "How far each class comes within a margin of a row's target, to the power p.",
+        expand=_multi_margin,
+        kink="on the margin the gradient is 0",
+        eager="torch.nn.functional.multi_margin_loss({x}, {target}, {p}, {margin}, {weight}, "
+        "reduction={reduction})",
+        samples=(
+            sample("f[4, 3]", "i[4] < 3"),
+            sample("f[4, 3]", "i[4] < 3", "c[3] > 0", p=2, margin=0.5, reduction="none"),
+            sample("f[2, 3] = 1, 0, 2, 0, 0, 0", "i[2] = 0, 1", reduction="sum"),
+        ),
     ),
     Operator(
         "binary_cross_entropy(x, target; reduction='mean')",

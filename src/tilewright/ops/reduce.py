@@ -6,7 +6,6 @@ The idea: a reduction writes the operand's dims as loops and leaves those reduce
 This module does not know what a softmax or a norm makes of these (`norms`, `losses`).
 """
 
-import math
 from collections.abc import Sequence
 
 from tilewright.base.dtypes import BOOL, F32, I64, U8, DType
@@ -191,33 +190,6 @@ def _std(builder: Builder, inputs: tuple[Value, ...], attrs: Attrs) -> tuple[Val
     # The branch that is not taken keeps the root's infinite derivative at 0 out of the gradient.
     root = "y[...] = 0 if v[...] == 0 else sqrt(v[...])"
     return (write(builder, root, v=variance, dtype=x.type.dtype, name="std"),)
-
-
-def _vector_norm(builder: Builder, inputs: tuple[Value, ...], attrs: Attrs) -> tuple[Value, ...]:
-    (x,) = inputs
-    rank, compute = x.type.rank, x.type.dtype.compute
-    dims = chosen_dims(attrs["dims"], rank)
-    target = reduced(rank, dims, keepdim=bool(attrs["keepdim"]))
-    element = f"x[{index(loops(rank))}]"
-    order = attrs["ord"]
-    if order == 2:
-        squares = write(builder, f"y[{target}] += {element} * {element}", x=x, dtype=compute)
-        root = "y[...] = 0 if s[...] == 0 else sqrt(s[...])"
-        return (write(builder, root, s=squares, dtype=x.type.dtype, name="norm"),)
-    if order == 1:
-        return (write(builder, f"y[{target}] += abs({element})", x=x, dtype=x.type.dtype),)
-    assert isinstance(order, int | float), "an order is a number"
-    if math.isinf(order):
-        op = "max=" if order > 0 else "min="
-        return (write(builder, f"y[{target}] {op} abs({element})", x=x, dtype=x.type.dtype),)
-    if order == 0:
-        body = f"y[{target}] += 1 if {element} != 0 else 0"
-        return (write(builder, body, x=x, dtype=x.type.dtype),)
-    assert order > 0, f"vector_norm of order {order} is not declared"
-    body = f"y[{target}] += 0 if {element} == 0 else pow(abs({element}), o)"
-    powers = write(builder, body, x=x, o=float(order), dtype=compute)
-    root = "y[...] = 0 if s[...] == 0 else pow(s[...], o)"
-    return (write(builder, root, s=powers, o=1 / order, dtype=x.type.dtype, name="norm"),)
 
 
 def _first(op: str) -> Expand:
@@ -434,23 +406,6 @@ PAGE = (
         kink="where it is 0, so is its gradient",
         eager="torch.std({x}, dim={dims}, correction={correction}, keepdim={keepdim})",
         samples=(*_REDUCTION_SAMPLES, sample("f[2, 3] = 1, 1, 1, 0, 1, 2", dims=(1,))),
-    ),
-    Operator(
-        "vector_norm(x; ord=2, dims=None, keepdim=False)",
-        "The norm of an order over dims: of order 0 a count, of infinite order an extreme.",
-        expand=_vector_norm,
-        kink="at 0 the gradient is 0",
-        eager="torch.linalg.vector_norm({x}, {ord}, dim={dims}, keepdim={keepdim})",
-        samples=(
-            *_REDUCTION_SAMPLES,
-            sample("f[2, 3] = 0, 0, 0, 0, 1, 2", dims=(1,)),
-            sample("f[2, 3] = 0, -1, 3, 0, 1, 2", dims=(1,), ord=1),
-            sample("f[2, 3] = 0, -1, 3, 0, 1, 2", dims=(1,), ord=float("inf")),
-            sample("f[2, 3] = 2, -1, 3, 5, 1, 2", dims=(1,), ord=float("-inf")),
-            sample("f[2, 3] = 0, -1, 3, 0, 0, 0", dims=(1,), ord=3),
-            sample("f[2, 3] = 0, -1, 3, 0, 0, 2", dims=(1,), ord=1.5),
-            sample("f[2, 3] = 0, -1, 3, 0, 0, 0", dims=(1,), ord=0),
-        ),
     ),
     Operator(
         "logsumexp(x; dims, keepdim=False)",

@@ -207,6 +207,12 @@ def _unfold(types: Types, attrs: Attrs) -> str:
     return _read([*shape, size], entries)
 
 
+def _as_strided(_: Types, attrs: Attrs) -> str:
+    size, stride = numbers(attrs["size"]), numbers(attrs["stride"])
+    steps = [f"{name}*{step}" for name, step in zip(loops(len(size)), stride, strict=True)]
+    return _read(size, ["+".join([*steps, str(number(attrs["offset"]))])])
+
+
 # ----------------------------------------------------------------------------------- joins and pads
 
 
@@ -383,6 +389,17 @@ VIEWS = (
         declare=_diagonal,
         eager="{x}.diagonal({offset}, {dim1}, {dim2})",
         samples=(sample("f[3, 4]", offset=1), sample("f[2, 4, 3]", offset=-1, dim1=-2, dim2=-1)),
+    ),
+    Operator(
+        "as_strided(x; size, stride, offset=0)  y[i, j] = x[i*s+j*t+offset]",
+        "Elements of a line at even steps, several dims of them; they may be read repeatedly.",
+        declare=_as_strided,
+        eager="{x}.as_strided({size}, {stride}, {offset})",
+        samples=(
+            sample("f[12]", size=(2, 3), stride=(5, 1), offset=1),
+            sample("f[8]", size=(3, 4), stride=(1, 1)),
+            sample("f[6]", size=(2, 3), stride=(0, 2)),
+        ),
     ),
     Operator(
         "unfold(x; dim, size, step)  y[i, w] = x[i*step+w]",
