@@ -2,6 +2,7 @@
 
 The idea: eager first makes the very run that was made here, from the very same start; then all are
 timed in alternating blocks with a pause between them, because idle thread pools spin for a while.
+Memory is read from processes that did nothing else, Tilewright's too.
 
 This module does not know what the numbers are for.
 """
@@ -17,12 +18,11 @@ from typing import Any
 from rich.console import Console
 
 from tilewright.cli.contender import Contender, ContenderError
-from tilewright.cli.gauge import Gauge, seconds_per_step
-from tilewright.cli.peer import COMPILE, EAGER
+from tilewright.cli.gauge import seconds_per_step
+from tilewright.cli.peer import COMPILE, EAGER, OURS
 from tilewright.cli.session import Session
 from tilewright.train import LiveLine, Moment
 
-OURS = "tilewright"
 PATIENCE = 90.0  # seconds for a contender to compile
 ROUNDS, BLOCK_SECONDS, PAUSE = 5, 0.6, 0.2
 
@@ -53,7 +53,6 @@ class Outcome:
 def compete(
     session: Session,
     stop: int,
-    gauge: Gauge,
     *,
     seconds: float,
     peers: Sequence[str],
@@ -97,7 +96,9 @@ def compete(
                     lambda peer: losses.extend(_same_run(peer, session, stop, seconds, console)),
                 )
         console.print(f"  timing in {ROUNDS} alternating blocks ...")
-        _time(session, gauge, scores, attempt)
+        _time(session, scores, attempt)
+        for kind in scores:
+            attempt(kind, lambda peer: _measure(peer, scores[peer.kind], words))
     if EAGER in scores:
         scores[EAGER].compile_seconds = None
     return Outcome(scores, tuple(losses))
@@ -134,7 +135,6 @@ def _same_run(
 
 def _time(
     session: Session,
-    gauge: Gauge,
     scores: dict[str, Score],
     attempt: Callable[[str, Callable[[Contender], None]], None],
 ) -> None:
@@ -160,11 +160,9 @@ def _time(
         turn = number % len(kinds)
         for kind in (*kinds[turn:], *kinds[:turn]):
             block(kind)
-    scores[OURS].mib = gauge.peak_mib(again)
-    for kind in kinds:
-        if kind != OURS:
-            attempt(kind, lambda peer: _measure(peer, scores[peer.kind]))
 
 
-def _measure(peer: Contender, score: Score) -> None:
+def _measure(peer: Contender, score: Score, words: dict[str, Any]) -> None:
+    if peer.kind == OURS:  # so far it was this process
+        peer.ask(patience=PATIENCE, do="begin", **words)
     score.mib = peer.ask(do="memory")["mib"]

@@ -21,7 +21,6 @@ from rich.table import Table
 
 from tilewright.base.errors import CheckpointError
 from tilewright.cli.contest import Outcome, Score, compete
-from tilewright.cli.gauge import Gauge
 from tilewright.cli.peer import COMPILE, EAGER
 from tilewright.cli.session import CHECKPOINT, Plan, Session, open_session, tell_how_to_resume
 from tilewright.models.text import decode
@@ -59,7 +58,7 @@ def run_demo(
         scratch = Path(folder)
         start = _keep_start(path, scratch) if resume else None
         _greet(console)
-        session, gauge = _open(plan, start, scratch, console)
+        session = _open(plan, start, scratch, console)
         before = session.held_out()
         history = session.train(console, TRAINING_SECONDS)
         session.save(path, history.stop)
@@ -71,7 +70,6 @@ def run_demo(
         outcome = compete(
             session,
             history.stop,
-            gauge,
             seconds=TRAINING_SECONDS,
             peers=peers,
             start=start,
@@ -110,10 +108,9 @@ def _greet(console: Console) -> None:
     )
 
 
-def _open(plan: Plan, start: Path | None, scratch: Path, console: Console) -> tuple[Session, Gauge]:
+def _open(plan: Plan, start: Path | None, scratch: Path, console: Console) -> Session:
     """Compile the training step with no kernel cached."""
     with _empty_kernel_cache(scratch):
-        gauge = Gauge.now()
         session = open_session(plan, start)
     parameters = sum(parameter.numel() for parameter in session.subject.model.parameters())
     program = session.step.program
@@ -122,7 +119,7 @@ def _open(plan: Plan, start: Path | None, scratch: Path, console: Console) -> tu
         f"  {parameters:,} parameters, {session.data.per_step:,} tokens a step, compiled in "
         f"{session.compile_seconds:.1f} s: {len(program.kernels)} kernels, {calls} library calls"
     )
-    return session, gauge
+    return session
 
 
 @contextlib.contextmanager

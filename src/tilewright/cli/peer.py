@@ -1,10 +1,12 @@
-"""A process that trains the demo's model by PyTorch itself: eager, or with torch.compile.
+"""A process that trains the demo's model: PyTorch eager, with torch.compile, or Tilewright.
 
 The idea: a contender has a process to itself, so that memory, thread pools and compile time are its
 own.  It answers requests, one JSON object per line: `begin` (from a plan, and a checkpoint where
 one is given), `train` (telling every moment), `block` (times steps), `memory`.
 
-This module does not know Tilewright's compiler; what it shares with the demo is plan and data.
+The demo itself trains with Tilewright; such a process of its own is what its memory is read from.
+
+This module does not know what is compared.
 """
 
 import importlib
@@ -12,7 +14,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,48 +23,64 @@ import torch
 
 from tilewright.cli.gauge import Gauge, seconds_per_step
 from tilewright.cli.session import Plan
-from tilewright.cli.subject import Data
-from tilewright.train import Moment, read_checkpoint, restore_eager, run
+from tilewright.cli.subject import Data, Subject
+from tilewright.train import Moment, read_checkpoint, restore_eager, run, train_step
 
 Answer = dict[str, Any]
-EAGER, COMPILE = "eager", "torch.compile"
+OURS, EAGER, COMPILE = "tilewright", "eager", "torch.compile"
+COMPILERS = {COMPILE: "torch._inductor.compile_fx", OURS: "torch._dynamo"}
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A model that PyTorch trains."""
+    """A model in training; `step` takes a batch and returns the loss."""
 
     plan: Plan
     data: Data
-    loss: Callable[..., torch.Tensor]
-    model: torch.nn.Module
     optimizer: torch.optim.Optimizer
-
-    def step(self, *batch: torch.Tensor) -> torch.Tensor:
-        """Make a step as any training loop does."""
-        self.optimizer.zero_grad()
-        loss = self.loss(*batch)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.plan.clip)
-        self.optimizer.step()
-        return loss.detach()
+    step: Callable[..., torch.Tensor]
 
 
 def begin(kind: str, plan: Plan, checkpoint: str | None) -> tuple[Peer, float]:
-    """Make the model; compile it by a first forward and backward pass; returns the seconds."""
+    """Make the model; compile its step or, for PyTorch, make one pass; returns the seconds."""
     subject, data, optimizer = plan.begin()
     if checkpoint is not None:
         restore_eager(read_checkpoint(Path(checkpoint)), subject.model, optimizer)
+    example = data.batches.at(0)
+    begun = time.perf_counter()
+    step: Callable[..., torch.Tensor]
+    if kind == OURS:
+        step = train_step(subject.model, subject.loss, optimizer, *example, clip_norm=plan.clip)
+    else:
+        step = _torch_step(kind, subject, optimizer, plan.clip, example)
+    return Peer(plan, data, optimizer, step), time.perf_counter() - begun
+
+
+def _torch_step(
+    kind: str,
+    subject: Subject,
+    optimizer: torch.optim.Optimizer,
+    clip: float,
+    example: Sequence[torch.Tensor],
+) -> Callable[..., torch.Tensor]:
+    """Return a step as any training loop makes it, after a first forward and backward pass."""
 
     def whole(*batch: torch.Tensor) -> torch.Tensor:
         return subject.loss(subject.model(batch[0]), *batch[1:])
 
-    loss = torch.compile(whole, fullgraph=True) if kind == COMPILE else whole
-    begun = time.perf_counter()
-    loss(*data.batches.at(0)).backward()
-    seconds = time.perf_counter() - begun
+    loss_of = torch.compile(whole, fullgraph=True) if kind == COMPILE else whole
+
+    def step(*batch: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = loss_of(*batch)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(subject.model.parameters(), clip)
+        optimizer.step()
+        return loss.detach()
+
+    loss_of(*example).backward()
     optimizer.zero_grad()
-    return Peer(plan, data, loss, subject.model, optimizer), seconds
+    return step
 
 
 def serve(kind: str) -> None:
@@ -75,8 +93,9 @@ def serve(kind: str) -> None:
             answers.write(json.dumps(words) + "\n")
             answers.flush()
 
-        if kind == COMPILE:  # its import is no part of compile time, nor of what a step needs
-            importlib.import_module("torch._inductor.compile_fx")
+        # What a compiler imports is no part of compile time, nor of what a step needs.
+        if kind in COMPILERS:
+            importlib.import_module(COMPILERS[kind])
         gauge, peer = Gauge.now(), None
         for line in sys.stdin:
             request = json.loads(line)
