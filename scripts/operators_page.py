@@ -8,7 +8,7 @@ This script does not know any operator.
 import sys
 from pathlib import Path
 
-from tilewright.capture import Entry, core_coverage
+from tilewright.capture import BEYOND, Entry, core_coverage
 from tilewright.report import textbook
 
 PAGE = Path(__file__).parent.parent / "docs" / "operators.md"
@@ -24,10 +24,23 @@ torch's own derivative), refused, or absent from every graph.
 """
 
 
+BEYOND_CORE = """
+## What stays torch's beyond the core
+
+Each is a library call in a Program, counted, shown by `explain`, refused by
+`Options(library=False)`.
+
+| calls | why |
+|---|---|
+"""
+
+
 def render() -> str:
     """Return the whole page."""
     rows = (f"| `{entry.overload}` | {entry.how} | {_words(entry)} |" for entry in core_coverage())
-    return f"{textbook()}\n{OPENING}" + "\n".join(rows) + "\n"
+    families = (f"| {calls} | {why} |" for calls, why in BEYOND)
+    core = OPENING + "\n".join(rows) + "\n"
+    return f"{textbook()}\n{core}{BEYOND_CORE}" + "\n".join(families) + "\n"
 
 
 def _words(entry: Entry) -> str:

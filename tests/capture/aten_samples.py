@@ -406,6 +406,12 @@ SAMPLES: dict[str, tuple[Sample, ...]] = {
     ),
     "aten.upsample_trilinear3d.default": (_call(_f(1, 2, 2, 3, 4), [4, 4, 4], False),),
     "aten.upsample_bicubic2d.default": (_call(IMAGE, [12, 4], False),),
+    "aten.upsample_linear1d.vec": (_call(CUBE, None, False, [1.5]),),
+    "aten.upsample_bilinear2d.vec": (
+        _call(IMAGE, None, False, [1.3, 2.0]), _call(IMAGE, [9, 5], True, None),
+    ),
+    "aten.upsample_trilinear3d.vec": (_call(_f(1, 2, 2, 3, 4), [4, 4, 4], False, None),),
+    "aten.upsample_bicubic2d.vec": (_call(IMAGE, None, False, [2.0, 0.5]),),
     "aten.grid_sampler_2d.default": (
         _call(IMAGE, _f(2, 3, 3, 2), 0, 0, False), _call(IMAGE, _f(2, 3, 3, 2), 1, 2, True),
     ),

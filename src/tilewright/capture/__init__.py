@@ -6,7 +6,7 @@ what cannot be right is refused at the user's line.
 This package does not know how a graph is differentiated, made cheaper or run.
 """
 
-from tilewright.capture.coverage import Entry, core_coverage
+from tilewright.capture.coverage import BEYOND, Entry, core_coverage
 from tilewright.capture.entry import Captured, capture
 from tilewright.capture.functionalize import Functional, Prepared, functionalize, prepare_dynamo
 from tilewright.capture.importer import Imported, import_functional
@@ -16,6 +16,7 @@ from tilewright.capture.restore import restore, write_back
 from tilewright.capture.watch import Watch
 
 __all__ = [
+    "BEYOND",
     "Captured",
     "Computed",
     "Entry",

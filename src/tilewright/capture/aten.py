@@ -300,6 +300,10 @@ RULES: dict[str, Rule] = {
         "resize_trilinear", "scales_d", "scales_h", "scales_w"
     ),
     "aten.upsample_bicubic2d.default": images.resize("resize_bicubic", "scales_h", "scales_w"),
+    "aten.upsample_linear1d.vec": images.resize_by("resize_linear"),
+    "aten.upsample_bilinear2d.vec": images.resize_by("resize_bilinear"),
+    "aten.upsample_trilinear3d.vec": images.resize_by("resize_trilinear"),
+    "aten.upsample_bicubic2d.vec": images.resize_by("resize_bicubic"),
     "aten.grid_sampler_2d.default": images.grid_sample,
     **{f"aten.reflection_pad{rank}d.default": images.edges("reflect_pad") for rank in (1, 2, 3)},
     **{f"aten.replication_pad{rank}d.default": images.edges("replicate_pad") for rank in (1, 2, 3)},

@@ -42,7 +42,6 @@ LEFT: dict[str, tuple[str, str]] = {
     "aten.sym_storage_offset.default": (ABSENT, _SIZES),
     "aten.sym_stride.int": (ABSENT, _SIZES),
     "aten.atan2.out": (ABSENT, "a functional graph writes into no operand"),
-    "aten.upsample_bilinear2d.vec": (ABSENT, "it arrives as upsample_bilinear2d.default"),
     "aten.upsample_nearest2d.vec": (ABSENT, "torch makes it an index by rows that are constants"),
     "aten._native_batch_norm_legit.default": (ABSENT, "its functional form arrives"),
     "aten._embedding_bag.default": (LIBRARY, "where bags end depends on values"),
@@ -53,6 +52,26 @@ LEFT: dict[str, tuple[str, str]] = {
     "aten.randperm.default": (LIBRARY, _DRAWN),
     "aten.native_dropout.default": (LIBRARY, _DRAWN),
 }
+
+
+# Beyond the core set: families of calls that stay torch's, each with torch's own derivative.
+BEYOND: tuple[tuple[str, str], ...] = (
+    ("lgamma, digamma, polygamma, erfinv, i0, i1, ndtri, zeta, igamma", "series and continued "
+     "fractions: special functions that no loop over elements says"),
+    ("linalg_* but cross and vector_norm, cholesky, lu, qr, eigh, matrix_exp", "factorisations: "
+     "each step depends on the one before"),
+    ("lstm, gru, rnn_tanh, rnn_relu", "a scan over time, for which there is no operator yet"),
+    ("ctc_loss, multilabel_margin_loss", "where a row ends depends on values"),
+    ("embedding_bag", "where bags end depends on values"),
+    ("cumsum and its kin along more than 64 elements", "the loops are quadratic, torch's are not"),
+    ("median, nanmedian of all elements", "an order, and a gradient shared among ties"),
+    ("scatter_reduce by products, index_reduce, put", "gradients beside zeros and repetitions"),
+    ("cdist and norms of pairs of infinite order", "torch gives each of several the whole "
+     "gradient"),
+    ("fractional_max_pool, rrelu in training, multinomial, normal", _DRAWN),
+    ("grid_sample of volumes or by cubic convolution, max_unpool", "not declared yet"),
+    ("bitwise shifts, gcd, lcm, nextafter, frexp", "steps of bits or of Euclid's algorithm"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +92,7 @@ def core_coverage() -> tuple[Entry, ...]:
 def _entry(name: str) -> Entry:
     rule = RULES.get(name)
     if rule is None:
-        how, reason = LEFT.get(name, (LIBRARY, "not declared yet"))
+        how, reason = LEFT.get(name, (LIBRARY, "a core operator that this version does not know"))
         return Entry(name, how, reason=reason)
     if rule.opaque:
         return Entry(name, OPAQUE, rule.operators, rule.opaque)

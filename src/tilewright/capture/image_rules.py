@@ -30,6 +30,24 @@ def resize(operator: str, *scales: str) -> Rule:
     return rule
 
 
+def resize_by(operator: str) -> Rule:
+    """upsample_bilinear2d.vec(input, output_size, align_corners, scale_factors)."""
+
+    @reads(operator)
+    def rule(call: Call) -> Made:
+        if call.result.dtype.kind != "float":
+            return None
+        size, scales = call.result.shape[2:], call["scale_factors"]
+        attrs: dict[str, Any] = {
+            "output_size": size,
+            "align_corners": call["align_corners"],
+            "scales": None if scales is None else tuple(scales),
+        }
+        return call.emit(operator, call["input"], **attrs)
+
+    return rule
+
+
 @reads("grid_sample")
 def grid_sample(call: Call) -> Made:
     """grid_sampler_2d(input, grid, interpolation_mode, padding_mode, align_corners)."""

@@ -31,6 +31,10 @@ _WHOLE = (
     "max_pool1d.default",
     "max_pool2d.default",
     "embedding_bag.padding_idx",
+    "upsample_linear1d.vec",
+    "upsample_bilinear2d.vec",
+    "upsample_trilinear3d.vec",
+    "upsample_bicubic2d.vec",
 )
 
 
