@@ -69,8 +69,11 @@ class DTypeError(TilewrightError, TypeError):
     """Element types that an operator cannot take, or that differ from those compiled for."""
 
 
-class IndexRangeError(TilewrightError, IndexError):
-    """An index read from a tensor (a token id, say) that lies outside the tensor it points into."""
+class IndexRangeError(TilewrightError, IndexError, RuntimeError):
+    """An index read from a tensor (a token id, say) that lies outside the tensor it points into.
+
+    Torch raises an IndexError for some operators and a RuntimeError for others.
+    """
 
 
 class IntegerDivisionError(TilewrightError, RuntimeError, ZeroDivisionError):

@@ -77,7 +77,8 @@ FUNCTIONS = (
     # Exponentials and powers.
     _row("exp", "r", result="float", flops=8),
     _row("exp2", "r * 0.6931471805599453", result="float", flops=8),
-    _row("expm1", "r + 1", result="float", flops=10),
+    # Not r + 1, which keeps no digit of a small exp(a).
+    _row("expm1", "exp(a)", result="float", flops=10),
     _row("log", "1 / a", result="float", flops=10),
     _row("log2", "1 / (a * 0.6931471805599453)", result="float", flops=10),
     _row("log10", "1 / (a * 2.302585092994046)", result="float", flops=10),

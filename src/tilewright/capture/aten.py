@@ -198,7 +198,7 @@ RULES: dict[str, Rule] = {
     "aten.ones_like.default": elementwise.filled(1),
     "aten.new_ones.default": elementwise.filled(1),
     "aten.scalar_tensor.default": elementwise.filled(name="s"),
-    "aten.fill.Scalar": elementwise.filled(name="value"),
+    "aten.fill.Scalar": elementwise.fill_number,
     "aten.fill.Tensor": elementwise.fill,
     # Memory not filled yet may hold anything, so zeros will do.
     "aten.empty.memory_format": elementwise.filled(0),

@@ -21,10 +21,14 @@ _PLAIN = (type(None), bool, int, float, str, bytes, torch.dtype, torch.device, t
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """One leaf of the arguments as captured: a tensor (`dtype` is set) or a plain value."""
+    """One leaf of the arguments as captured: a tensor (`dtype` is set) or a plain value.
+
+    strides: the tensor's, where torch has any.
+    """
 
     name: str
     shape: torch.Size
+    strides: tuple[int, ...]
     dtype: torch.dtype | None
     value: object
     same_as: int  # the first leaf that is the very same tensor: itself, mostly
@@ -72,9 +76,10 @@ def describe_call(
     for at, (name, value) in enumerate(zip(names, found, strict=True)):
         if isinstance(value, torch.Tensor):
             same = first.setdefault(id(value), at)
-            leaves.append(Leaf(name, value.shape, value.dtype, None, same))
+            strides = value.stride() if value.layout == torch.strided else ()
+            leaves.append(Leaf(name, value.shape, strides, value.dtype, None, same))
         else:
-            leaves.append(Leaf(name, torch.Size(), None, value, at))
+            leaves.append(Leaf(name, torch.Size(), (), None, value, at))
     plain = not kwargs and all(isinstance(arg, torch.Tensor) for arg in args)
     return CallSpec(spec, tuple(leaves), plain), found
 
@@ -208,6 +213,17 @@ class ResultSpec:
 
     spec: pytree.TreeSpec
     leaves: tuple[int | Taken | Seen | Kept | Record, ...]
+
+    def seen(self) -> frozenset[int]:
+        """Return the argument leaves that a view in the result looks into."""
+        found = set()
+        for leaf in self.leaves:
+            match leaf:
+                case Seen(base=Taken(leaf=number)):
+                    found.add(number)
+                case Record(fields=inner):
+                    found.update(*(spec.seen() for _, spec in inner))
+        return frozenset(found)
 
     def build(self, results: Sequence[Any], arguments: Sequence[Any]) -> Any:
         """Put the user's result together from captured results and the leaves of the call."""

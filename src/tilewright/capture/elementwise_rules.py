@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from tilewright.capture.call import Call, Made, Rule, reads
+from tilewright.capture.call import Call, Made, Operand, Rule, reads
 from tilewright.capture.template import dtype_of
 from tilewright.graph.ir import Value
 
@@ -248,10 +248,28 @@ def filled(value: bool | int | float | None = None, name: str = "fill_value") ->
     return rule
 
 
-@reads("expand")
+@reads("full", "masked_fill")
+def fill_number(call: Call) -> Made:
+    """fill(self, value) with a number."""
+    return _over(call, call["value"]) if _is_result(call) else filled(name="value").read(call)
+
+
+@reads("expand", "full", "masked_fill")
 def fill(call: Call) -> Made:
     """fill(self, value) with a tensor of no dims: it in the type and shape of `self`."""
-    return _expanded(call, call.cast(call["value"], call.result.dtype))
+    value = call.cast(call["value"], call.result.dtype)
+    return _over(call, value) if _is_result(call) else _expanded(call, value)
+
+
+def _is_result(call: Call) -> bool:
+    return any(user.op == "output" for user in call.node.users)
+
+
+def _over(call: Call, value: Operand) -> Value:
+    """Fill all of `self`: a result asks for gradients where `self` does, though they are zero."""
+    shape = tuple(dim for dim in call.result.shape if isinstance(dim, int))
+    mask = call.emit("full", wish="all", shape=shape, value=True, dtype="bool")
+    return call.emit("masked_fill", call["self"], mask, value)
 
 
 @reads("arange")

@@ -21,7 +21,7 @@ from torch._C._dynamo.eval_frame import reset_code
 from tilewright.capture.calls import CallSpec, ResultSpec, describe_call, describe_result
 from tilewright.capture.functionalize import functionalize, prepare_dynamo
 from tilewright.capture.importer import Imported, import_functional
-from tilewright.capture.record import Input, Mutation, Result
+from tilewright.capture.record import Input, Mutation, Result, ViewOfInput
 from tilewright.capture.refusal import explain
 from tilewright.capture.restore import restore, write_back
 from tilewright.graph.ir import Graph
@@ -53,6 +53,21 @@ class Captured:
         """Return the graph's inputs for the leaves of a call."""
         state = self.state
         return [leaves[at] if at >= 0 else state[-1 - at] for at in self.sources]
+
+    def viewed(self) -> tuple[tuple[torch.Tensor | int, tuple[int, ...]], ...]:
+        """Return what results are views of, with its strides: a number is an argument leaf's.
+
+        Laid out otherwise it needs a capture of its own.
+        """
+        found: dict[int, tuple[int, ...]] = {}
+        for result in self.results:
+            if isinstance(result, ViewOfInput):
+                found[self.sources[result.input]] = self.inputs[result.input].strides
+        for at in self.result.seen():
+            found[at] = self.call.leaves[at].strides
+        return tuple(
+            (at if at >= 0 else self.state[-1 - at], strides) for at, strides in found.items()
+        )
 
     def answer(
         self,

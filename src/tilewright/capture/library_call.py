@@ -55,7 +55,9 @@ def import_library_call(walk: Importer, node: fx.Node) -> Value | tuple[Value | 
         type_ = tensor_type(result, origin)
         name = walk.claim(node.name)
         return walk.builder.node(LIBRARY, operands, type_, attrs=attrs, origin=origin, name=name)
+    picked = _picked(node)
     positions = tuple(at for at, item in enumerate(result) if isinstance(item, torch.Tensor))
+    positions = tuple(at for at in positions if at in picked) or positions[:1]
     attrs["outputs"] = positions
     outputs = walk.builder.multi(
         LIBRARY,
@@ -71,8 +73,16 @@ def import_library_call(walk: Importer, node: fx.Node) -> Value | tuple[Value | 
 
 def _names(walk: Importer, node: fx.Node, positions: Sequence[int]) -> list[str]:
     """Name each result of a call as the FX node that picks it, if there is one."""
-    picked = {user.args[1]: user.name for user in node.users if user.target is operator.getitem}
+    picked = _picked(node)
     return [walk.claim(picked[at]) if at in picked else f"{node.name}_{at}" for at in positions]
+
+
+def _picked(node: fx.Node) -> dict[Any, str]:
+    """Return the results that are used, and the nodes that pick them.
+
+    Of the others nothing is asked: some have not even the shape that the trace saw.
+    """
+    return {user.args[1]: user.name for user in node.users if user.target is operator.getitem}
 
 
 def _refuse_impure(node: fx.Node, target: torch._ops.OpOverload) -> None:
@@ -89,6 +99,8 @@ def _refuse_impure(node: fx.Node, target: torch._ops.OpOverload) -> None:
         found = "it changes an operand in place"
     elif str(target) in _LAYOUT_READERS and not _plain(node.args[0]):
         found = "it reads memory by strides, of an operand whose strides are not kept"
+    elif str(target) in _LAYOUT_KEEPERS and not _plain(node.args[0]):
+        found = "the strides of its result, of an operand that is not contiguous, are not told"
     elif not isinstance(node.meta.get("val"), torch.Tensor | tuple | list):
         found = "it gives no tensor"
     if found:
@@ -105,6 +117,8 @@ def _refuse_impure(node: fx.Node, target: torch._ops.OpOverload) -> None:
 _LAYOUT_READERS = frozenset(
     {"aten.as_strided.default", "aten.as_strided_scatter.default", "aten.view.dtype"}
 )
+# Eager's result is laid out as the operand is; what torch tells of it in a trace is contiguous.
+_LAYOUT_KEEPERS = frozenset({"aten.max_unpool2d.default"})
 
 
 def _plain(argument: object) -> bool:

@@ -132,7 +132,26 @@ def _view_of_input(inputs: Sequence[Any], which: int, value: torch.Tensor) -> Re
             found=f"{value.dtype} over {base.dtype}",
             mend="return a copy: x.view(dtype).clone()",
         )
+    if value.requires_grad and _overlaps(base):
+        raise CaptureError(
+            "a result is a view of an argument whose elements share memory, and asks for gradients",
+            expected="views of arguments with memory for each element",
+            found=f"an argument of shape {tuple(base.shape)} with strides {tuple(base.stride())}",
+            mend="pass a copy: x.contiguous()",
+        )
     offset = int(value.storage_offset()) - int(base.storage_offset())
     return ViewOfInput(
         which, tuple(value.shape), tuple(value.stride()), offset, value.requires_grad
     )
+
+
+def _overlaps(tensor: torch.Tensor) -> bool:
+    """Tell whether elements may share memory: torch differentiates strided views of such a tensor
+    as if all that share it were one."""
+    reach = 0
+    sizes = zip(tensor.stride(), tensor.shape, strict=True)
+    for step, size in sorted((step, size) for step, size in sizes if size > 1):
+        if step <= reach:
+            return True
+        reach += step * (size - 1)
+    return False

@@ -63,16 +63,18 @@ class Compiled:
         watch = Watch.over(self._fn)
         captured = capture(self._fn, *args, **kwargs)
         simple = not self.options.check and _is_simple(captured)
-        made = _Version(watch, captured, Runs(captured.graph, self.options), simple)
+        runs = Runs(captured.graph, self.options)
+        made = _Version(watch, captured, captured.viewed(), runs, simple)
         self._versions.append(made)
         return made
 
     def _version(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> "_Version":
-        """Return the compilation for what the function is now: an earlier one if it is that again,
-        else a new one, for a call that fits the example."""
-        found = next((v for v in self._versions if v.watch.unchanged()), None)
+        """Return the compilation for what the function and the call are now: an earlier one if
+        they are that again, else a new one, for a call that fits the example."""
+        self._current.captured.call.flatten(args, kwargs)
+        unchanged = (version for version in self._versions if version.watch.unchanged())
+        found = next((version for version in unchanged if version.fits(args, kwargs)), None)
         if found is None:
-            self._current.captured.call.flatten(args, kwargs)
             found = self._capture(args, kwargs)
         self._current = found
         return found
@@ -106,7 +108,7 @@ class Compiled:
         Raises ShapeError, DTypeError or OptionError where the call differs from the example.
         """
         version = self._current
-        if not version.watch.unchanged():
+        if not version.watch.unchanged() or (version.viewed and not version.fits(args, kwargs)):
             version = self._version(args, kwargs)
         captured, runs = version.captured, version.runs
         if version.simple and not kwargs and len(args) == len(captured.call.leaves):
@@ -129,12 +131,26 @@ class Compiled:
 
 @dataclass(frozen=True, slots=True)
 class _Version:
-    """One compilation: what the function was, and what runs while it is that."""
+    """One compilation: what the function was, and what runs while it is that.
+
+    viewed: what results are views of (an argument leaf's number, or a tensor), and its strides.
+    """
 
     watch: Watch
     captured: Captured
+    viewed: tuple[tuple[Any, tuple[int, ...]], ...]
     runs: "Runs"
     simple: bool
+
+    def fits(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Say whether what results are views of is laid out as it was."""
+        if not self.viewed:
+            return True
+        leaves = self.captured.call.flatten(args, kwargs)
+        return all(
+            (leaves[place] if isinstance(place, int) else place).stride() == strides
+            for place, strides in self.viewed
+        )
 
 
 def _is_simple(captured: Captured) -> bool:
@@ -153,7 +169,8 @@ def _is_simple(captured: Captured) -> bool:
 class Runs:
     """The Programs of one graph: one without gradients, and a pair per set of inputs that asks.
 
-    Final; its cache only grows.
+    Final; its cache only grows.  It holds nothing of the model: a copy of the model may share it,
+    and a pickle of it compiles anew.
     """
 
     def __init__(self, graph: Graph, options: Options) -> None:
@@ -162,6 +179,12 @@ class Runs:
         self.pairs: dict[tuple[int, ...], tuple[Built, Built]] = {}
         self._inference: Built | None = None
         self._calls: dict[tuple[int, ...], Run] = {}
+
+    def __deepcopy__(self, _: dict[int, Any]) -> "Runs":
+        return self
+
+    def __reduce__(self) -> tuple[type["Runs"], tuple[Graph, Options]]:
+        return Runs, (self.graph, self.options)
 
     @property
     def inference(self) -> Built:

@@ -62,8 +62,10 @@ def _merge_pair(
     for statement in region.statements:
         if len({a, b} & set(statement.loops())) == 1:
             return None
-    trial = state.copy()
     inner = state.extents[b]
+    if inner == 0:  # nothing runs, and nothing can be divided by it
+        return None
+    trial = state.copy()
     name = trial.fresh(state.extents[a] * inner)
     trial.substitute(
         {
