@@ -242,6 +242,7 @@ SAMPLES: dict[str, tuple[Sample, ...]] = {
     "aten.constant_pad_nd.default": (_call(X, [1, 2, 0, 1], 3.0), _call(X, [-1, 1])),
     "aten.diag_embed.default": (_call(X, 1, 0, 2),),
     "aten.as_strided.default": (_call(CUBE, (2, 3), (5, 1), 2), _call(_f(8), (3, 4), (1, 1))),
+    "aten.block_diag.default": (_call([X, ROW, _f(), _f(2, 2)]),),
     "aten.rot90.default": tuple(_call(CUBE, k, [0, 2]) for k in range(4)),
     "aten.alias_copy.default": (_call(X),),
     "aten.view_copy.default": (_call(CUBE, [6, 4]),),
@@ -289,6 +290,7 @@ SAMPLES: dict[str, tuple[Sample, ...]] = {
     "aten.native_layer_norm.default": (_call(CUBE, [4], _f(4), _f(4), 1e-5),),
     "aten.rms_norm.default": (_call(CUBE, [4], _f(4), 1e-3), _call(CUBE, [3, 4])),
     "aten.group_norm.default": (_call(IMAGE, 2, _f(4), _f(4)), _call(IMAGE, 4)),
+    "aten._weight_norm_interface.default": (_call(CUBE, _f(2, 1, 1)), _call(X, _f(1, 3), 1)),
     "aten.native_group_norm.default": (_call(IMAGE, _f(4), _f(4), 2, 4, 36, 2, 1e-5),),
     "aten._native_batch_norm_legit_functional.default": (
         _call(IMAGE, _f(4), _f(4), _f(4), _p(4), True, 0.1, 1e-5),
@@ -359,6 +361,11 @@ SAMPLES: dict[str, tuple[Sample, ...]] = {
         _call(ROW.sort().values, X), _call(X.sort().values, Y, right=True, out_int32=True),
     ),
     "aten.bucketize.Tensor": (_call(X, ROW.sort().values),),
+    "aten.isin.Tensor_Tensor": (
+        _call(_i(9, 2, 3), torch.tensor([1, 4, 5])), _call(TIES, _f(1, 2), invert=True),
+    ),
+    "aten.tril_indices.default": (_call(3, 4, 1),),
+    "aten.triu_indices.default": (_call(3, 4, -1, dtype=torch.int32),),
     "aten._cdist_forward.default": (_call(CUBE, _f(2, 5, 4), 2.0, 2), _call(X, Y, 1.0, None)),
     "aten._pdist_forward.default": (_call(_f(4, 3), 2.0),),
     "aten.index_add.default": (_call(X, 1, torch.tensor([0, 0, 2, 1]), _f(2, 4), alpha=2),),
@@ -412,6 +419,9 @@ SAMPLES: dict[str, tuple[Sample, ...]] = {
     ),
     "aten.upsample_trilinear3d.vec": (_call(_f(1, 2, 2, 3, 4), [4, 4, 4], False, None),),
     "aten.upsample_bicubic2d.vec": (_call(IMAGE, None, False, [2.0, 0.5]),),
+    "aten.affine_grid_generator.default": (
+        _call(_f(2, 2, 3), [2, 1, 3, 4], False), _call(_f(1, 3, 4), [1, 2, 2, 3, 2], True),
+    ),
     "aten.grid_sampler_2d.default": (
         _call(IMAGE, _f(2, 3, 3, 2), 0, 0, False), _call(IMAGE, _f(2, 3, 3, 2), 1, 2, True),
     ),

@@ -7,7 +7,10 @@ This module does not know the overloads' names.
 
 from typing import Any
 
+import torch
+
 from tilewright.capture.call import Call, Made, Rule, reads
+from tilewright.capture.walk import add_constant
 
 _MODES = ("bilinear", "nearest", "bicubic")
 _PADDINGS = ("zeros", "border", "reflection")
@@ -60,6 +63,22 @@ def grid_sample(call: Call) -> Made:
         "align_corners": call["align_corners"],
     }
     return call.emit("grid_sample", call["input"], call["grid"], **attrs)
+
+
+@reads("permute", "matmul", "reshape")
+def affine_grid(call: Call) -> Made:
+    """affine_grid_generator(theta, size, align_corners): places of the plain grid, moved."""
+    theta, size = call["theta"], call["size"]
+    rank = len(size) - 2
+    plain = torch.eye(rank, rank + 1, dtype=torch.float64)[None]
+    places = torch.nn.functional.affine_grid(plain, [1, 1, *size[2:]], call["align_corners"])
+    rows = torch.nn.functional.pad(places.reshape(-1, rank), (0, 1), value=1.0)
+    typed = rows.to(call.fake("theta").dtype)
+    base = add_constant(call.walk, typed, f"{call.node.name}_places", call.origin)
+    across = call.emit("permute", theta, wish="across", dims=(0, 2, 1))
+    moved = call.emit("matmul", base, across, wish="moved")
+    shape: Any = call.result.shape
+    return call.emit("reshape", moved, shape=shape)
 
 
 def edges(operator: str) -> Rule:

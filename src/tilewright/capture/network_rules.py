@@ -183,6 +183,20 @@ def group_norm_native(call: Call) -> Made:
     return (made, None, None)
 
 
+@reads("vector_norm", "div", "mul", "stop_gradient")
+def weight_norm(call: Call) -> Made:
+    """_weight_norm_interface(v, g, dim) -> (v g / norm, norm), of every slice along a dim; the
+    norm is for torch's own backward."""
+    v, g = call["v"], call["g"]
+    if not _one_type(v, g):
+        return None
+    rest = tuple(dim for dim in range(v.type.rank) if dim != call["dim"] % v.type.rank)
+    length = call.emit("vector_norm", v, wish="norm", dims=rest, keepdim=True)
+    scale = call.emit("div", g, length, wish="scale")
+    weight = call.emit("mul", v, scale, wish="weight")
+    return weight, call.emit("stop_gradient", length, wish="length")
+
+
 @reads("cdist")
 def distances(call: Call) -> Made:
     """_cdist_forward(x1, x2, p, compute_mode): of every row from every other."""

@@ -262,3 +262,28 @@ def pair_distances(call: Call) -> Made:
     )
     away = call.emit("sub", first, second, wish="away")
     return call.emit("vector_norm", away, ord=order, dims=(1,))
+
+
+@reads("unsqueeze", "reshape", "eq", "any", "logical_not")
+def is_in(call: Call) -> Made:
+    """isin(elements, test_elements, assume_unique, invert): equal to one of a few."""
+    value, among = call["elements"], call["test_elements"]
+    count = math.prod(among.type.shape)
+    if count > _MOST or value.type.dtype != among.type.dtype:
+        return None
+    row = call.emit("reshape", among, wish="row", shape=(count,))
+    each = call.emit("unsqueeze", value, wish="each", dim=-1)
+    equal = call.emit("eq", each, row, wish="equal")
+    if not call["invert"]:
+        return call.emit("any", equal, dims=(-1,))
+    found = call.emit("any", equal, wish="found", dims=(-1,))
+    return call.emit("logical_not", found)
+
+
+@reads()
+def triangle(call: Call) -> Made:
+    """tril_indices(row, col, offset), triu_indices: a constant."""
+    name = str(call.node.target).split(".")[1]
+    of = torch.tril_indices if name == "tril_indices" else torch.triu_indices
+    places = of(call["row"], call["col"], call["offset"]).to(call.node.meta["val"].dtype)
+    return add_constant(call.walk, places, call.node.name, call.origin)

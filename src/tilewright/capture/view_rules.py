@@ -193,3 +193,20 @@ def rot90(call: Call) -> Made:
         return call.emit("flip", value, dims=(first, second))
     turned = call.emit("flip", value, wish="flipped", dims=(second if turns == 1 else first,))
     return call.emit("permute", turned, dims=tuple(order))
+
+
+@reads("reshape", "pad", "cat")
+def block_diag(call: Call) -> Made:
+    """block_diag(tensors): matrices along the diagonal of one."""
+    width, start, rows = call.result.shape[1], 0, []
+    assert isinstance(width, int), "sizes are known when a graph is captured"
+    for at, value in enumerate(call["tensors"]):
+        block = call.cast(value, call.result.dtype)
+        if value.type.rank < 2:
+            block = call.emit("reshape", block, wish=f"row{at}", shape=(1, -1))
+        columns = block.type.shape[1]
+        assert isinstance(columns, int), "sizes are known when a graph is captured"
+        pad = (start, width - start - columns)
+        rows.append(call.emit("pad", block, wish=f"block{at}", pad=pad))
+        start += columns
+    return call.emit("cat", *rows, dim=0)
