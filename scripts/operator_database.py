@@ -199,10 +199,12 @@ def render(verdicts: dict[str, list[Line]], by_design: dict[str, str]) -> str:
     tables = {dtype: _by_operator(lines) for dtype, lines in verdicts.items()}
     parts = [
         "# PyTorch's operator database",
-        "Written by `python scripts/operator_database.py page`; do not edit. Every sample runs "
-        'through `torch.compile(backend="tilewright")` and in eager. Types, shapes, strides, '
-        "aliases, what asks for gradients, values and gradients are compared; where they are not "
-        "the same to the bit, eager in float64 is the judge of both.",
+        "Written by `python scripts/operator_database.py page`; do not edit. Samples of every "
+        'operator run through `torch.compile(backend="tilewright")` and in eager. Types, shapes, '
+        "strides, aliases, what asks for gradients, values and gradients are compared; where "
+        "values are not the same to the bit, eager in float64 is the judge of both. These are the "
+        "verdicts kept so far: `run --most N` judges N samples of each operator from all over its "
+        "list, `run` all of them, and leaves out what has been judged.",
         _summary(tables),
         "An operator *runs* if every sample asked of it is computed by our Programs, in kernels of "
         "our own or with calls of ATen in them. *Outside* are complex numbers, sparse layouts, "

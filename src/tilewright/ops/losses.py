@@ -54,11 +54,18 @@ def _elementwise(value: str) -> Expand:
 
 
 def _smooth_l1(builder: Builder, inputs: tuple[Value, ...], attrs: Attrs) -> tuple[Value, ...]:
-    away = "abs(x[...] - t[...])"
     if attrs["beta"] == 0:
-        return _elementwise(away)(builder, inputs, attrs)
-    value = f"0.5 * {away} * {away} / beta if {away} < beta else {away} - 0.5 * beta"
-    return _elementwise(value)(builder, inputs, attrs)
+        return _elementwise("abs(x[...] - t[...])")(builder, inputs, attrs)
+    square = "0.5 * (x[...] - t[...]) * (x[...] - t[...]) / beta"
+    return _elementwise(_straight_beyond("beta", "1", square))(builder, inputs, attrs)
+
+
+def _straight_beyond(edge: str, slope: str, square: str) -> str:
+    """Join a parabola and its tangents; a NaN falls to the parabola, whose gradient is NaN too."""
+    z = "(x[...] - t[...])"
+    below = f"-{slope} * ({z} + 0.5 * {edge})"
+    above = f"{slope} * ({z} - 0.5 * {edge})"
+    return f"{below} if {z} <= -{edge} else {above} if {z} >= {edge} else {square}"
 
 
 def _kl_div(builder: Builder, inputs: tuple[Value, ...], attrs: Attrs) -> tuple[Value, ...]:
@@ -362,8 +369,7 @@ PAGE = (
         "huber_loss",
         "Squared up to delta, straight above.",
         _elementwise(
-            "0.5 * (x[...] - t[...]) * (x[...] - t[...]) if abs(x[...] - t[...]) <= delta "
-            "else delta * (abs(x[...] - t[...]) - 0.5 * delta)"
+            _straight_beyond("delta", "delta", "0.5 * (x[...] - t[...]) * (x[...] - t[...])")
         ),
         *_PAIR,
         sample("f[4] = 0, 1, 2, -3", "f[4] = 0, 2, 2, inf", delta=0.5),
