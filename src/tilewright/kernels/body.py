@@ -201,6 +201,9 @@ def is_pointwise(formula: Formula) -> bool:
     return formula.op == "=" and is_gather(formula) and not reductions(formula)
 
 
+_MOST = 8  # times as many terms as there are may be asked for, to have no scatter
+
+
 def solved(formula: Formula) -> Formula:
     """Turn the target around, entry by entry, where that can be done.
 
@@ -242,7 +245,14 @@ def solved(formula: Formula) -> Formula:
         where=where,
         at=None if formula.at is None else substitute(formula.at, binding),
     )
+    # A target that cannot be solved (a quotient) would have every element ask for every term.
+    if _terms(made) > _MOST * _terms(formula):
+        return formula
     return solved(rename(made, made.operands))
+
+
+def _terms(formula: Formula) -> int:
+    return volume(tuple(static_extents(formula).values()))
 
 
 def _single_term(formula: Formula) -> Formula:

@@ -9,9 +9,9 @@ This module does not know pooling (`pool`), nor how a convolution is computed fa
 from dataclasses import dataclass
 
 from tilewright.graph.build import Builder
-from tilewright.graph.ir import Attr, Value
+from tilewright.graph.ir import Attr, Node, Value
 from tilewright.ops.nest import number, numbers, sizes
-from tilewright.ops.operator import Attrs, Operator, Types, sample, write
+from tilewright.ops.operator import Attrs, Operator, Tangents, Types, sample, write
 
 _OUT, _IN = ("f", "h", "w"), ("t", "i", "j")  # loops over places, and inside a window
 
@@ -108,6 +108,31 @@ def _transposed_bias(
     product = write(builder, body, x=x, k=kernel, name="product")
     body = "y[n, c, ...] = p[n, c, ...] + b[c]"
     return (write(builder, body, p=product, b=bias, name="conv_transpose"),)
+
+
+def _transposed_vjp(builder: Builder, node: Node, tangents: Tangents) -> Tangents:
+    """The gradient of x is the convolution itself, that of the kernel as for a convolution."""
+    (dy,) = tangents
+    if dy is None:
+        return (None,) * len(node.inputs)
+    x, kernel, *bias = node.inputs
+    attrs, origin = dict(node.attrs), node.origin
+    body = conv_body((dy.type, kernel.type), attrs)
+    dx = write(builder, body, x=dy, k=kernel, dtype=x.type.dtype, origin=origin)
+    rank = x.type.rank - 2
+    outs, ins = _OUT[-rank:], _IN[-rank:]
+    steps = [spread(attrs[name], rank) for name in ("stride", "padding", "dilation")]
+    read = ", ".join(entry(outs[at], ins[at], *(s[at] for s in steps)) for at in range(rank))
+    taps = sizes(kernel.type.shape)[2:]
+    target = ", ".join(f"{tap}<{size}" for tap, size in zip(ins, taps, strict=True))
+    groups, places_ = number(attrs["groups"]), ", ".join(outs)
+    c, o, tail = ("c", "o", "") if groups == 1 else ("(g c)", "(g o)", f" for g<{groups}")
+    body = f"y[{c}, o, {target}] += dy[n, {o}, {read}] * x[n, {c}, {places_}]{tail}"
+    dk = write(builder, body, dy=dy, x=x, dtype=kernel.type.dtype, origin=origin)
+    if not bias:
+        return dx, dk
+    dtype = bias[0].type.dtype
+    return dx, dk, write(builder, "y[c] += dy[n, c, ...]", dy=dy, dtype=dtype, origin=origin)
 
 
 # ------------------------------------------------------------------------------ windows as columns
@@ -218,6 +243,8 @@ PAGE = (
         "The gradient of a convolution over lines, as an operator of its own.",
         declare=_transposed,
         expand=_transposed_bias,
+        vjp=_transposed_vjp,
+        vjp_reason="the gradient of x is the convolution itself, which no quotient hides",
         eager=_transposed_eager(1),
         samples=(
             sample("f[2, 3, 4]", "f[3, 2, 3]"),
@@ -232,6 +259,8 @@ PAGE = (
         "The gradient of a convolution over images, as an operator of its own.",
         declare=_transposed,
         expand=_transposed_bias,
+        vjp=_transposed_vjp,
+        vjp_reason="the gradient of x is the convolution itself, which no quotient hides",
         eager=_transposed_eager(2),
         samples=(
             sample("f[1, 3, 3, 4]", "f[3, 2, 2, 3]", "f[2]", stride=2, padding=(0, 1)),
@@ -252,6 +281,8 @@ PAGE = (
         "The gradient of a convolution over volumes, as an operator of its own.",
         declare=_transposed,
         expand=_transposed_bias,
+        vjp=_transposed_vjp,
+        vjp_reason="the gradient of x is the convolution itself, which no quotient hides",
         eager=_transposed_eager(3),
         samples=(sample("f[1, 2, 2, 3, 2]", "f[2, 2, 2, 2, 2]", "f[2]", stride=2, padding=1),),
     ),
