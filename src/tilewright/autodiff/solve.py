@@ -20,6 +20,7 @@ from itertools import pairwise
 
 from tilewright.base import algebra
 from tilewright.base.expr import Call, Const, Expr, Sym, names, reads, substitute, walk
+from tilewright.base.sizes import least_of, nominal, same
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ class _State:
         self.bindings[loop] = value
         limits = algebra.bounds(value, known)
         divided = any(isinstance(n, Call) and n.fn == "exactdiv" for n in walk(value))
-        if divided or limits is None or limits[0] < 0 or limits[1] >= self.loops[loop]:
+        if divided or limits is None or not _inside(limits, self.loops[loop]):
             self.ranges.append(loop)
 
 
@@ -112,7 +113,7 @@ def _solve_bare(
         ((atom, factor),) = terms.items()
         if not isinstance(atom, Sym) or abs(factor) != 1 or not state.unsolved(atom):
             continue
-        if constant == 0 and factor == 1 and shape[dim] == state.loops[atom.name]:
+        if constant == 0 and factor == 1 and same(shape[dim], state.loops[atom.name]):
             # The loop itself is the target's: nothing to rename.
             target[dim] = atom
             state.bindings[atom.name] = atom
@@ -141,7 +142,7 @@ def _solve_digits(
             continue
         digits.sort()
         top = digits[-1]
-        chain = digits[0][0] == 1 and all(a[1] == b[0] for a, b in pairwise(digits))
+        chain = digits[0][0] == 1 and all(same(a[1], b[0]) for a, b in pairwise(digits))
         if not chain or (top[1] and limits[1] >= top[1]):
             continue
         if any(high and high // low != shape[dim] for low, high, dim in digits):
@@ -229,7 +230,8 @@ def _solve_windows(
             continue
         # Prefer a loop of the result; among those the longest, so that the short one is reduced.
         name, factor = max(
-            free, key=lambda item: (item[0] in state.parallel, state.loops[item[0]], item[0])
+            free,
+            key=lambda item: (item[0] in state.parallel, nominal(state.loops[item[0]]), item[0]),
         )
         t = state.target(f"t{dim}", shape[dim])
         target[dim] = t
@@ -266,3 +268,7 @@ def _write_through(
             injective = False
         seen.add(loop)
     return injective
+
+
+def _inside(limits: tuple[int, int], extent: int) -> bool:
+    return least_of(limits[0]) >= 0 and least_of(extent - limits[1]) > 0

@@ -18,6 +18,7 @@ import networkx as nx
 
 from tilewright.autodiff.reverse import Joint, add_formula
 from tilewright.base.expr import Call, Sym, walk
+from tilewright.base.sizes import nominal
 from tilewright.graph.build import prune
 from tilewright.graph.ir import CONSTANT, FORMULA, Graph, Node, Role, Value
 from tilewright.graph.views import view_of
@@ -186,12 +187,12 @@ def _add_value(flow: "nx.DiGraph[str]", value: Value, capacity: float) -> None:
 
 
 def size(value: Value) -> int:
-    """Return the bytes of a value."""
+    """Return the bytes of a value; where sizes vary, their nominal ones."""
     count = value.type.dtype.bytes
     for dim in value.type.shape:
         assert isinstance(dim, int), "sizes are numbers by now"
         count *= dim
-    return count
+    return nominal(count)
 
 
 def recomputable(node: Node) -> bool:

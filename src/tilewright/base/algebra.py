@@ -9,9 +9,18 @@ extent count as at least 1 and unbounded above.
 """
 
 from collections.abc import Mapping
-from math import gcd
 
 from tilewright.base.expr import Call, Const, Expr, Read, Sym, children, rebuild
+from tilewright.base.sizes import (
+    common_divisor,
+    divide,
+    divides,
+    larger,
+    least_of,
+    nominal,
+    same,
+    smaller,
+)
 from tilewright.base.syntax import show
 
 Extents = Mapping[str, int]
@@ -23,7 +32,7 @@ def affine(expr: Expr) -> Affine:
     """Split an integer expression into `constant + sum(factor * atom)`; atoms are not affine."""
     match expr:
         case Const(value) if not isinstance(value, float):
-            return int(value), {}
+            return value + 0, {}
         case Call("add", (a, b)):
             return _combine(affine(a), affine(b), 1)
         case Call("sub", (a, b)):
@@ -41,12 +50,12 @@ def affine(expr: Expr) -> Affine:
 
 def from_affine(constant: int, terms: Mapping[Expr, int]) -> Expr:
     """Write `constant + sum(factor * atom)` in the canonical order (larger factors first)."""
-    ordered = sorted(terms.items(), key=lambda item: (-abs(item[1]), show(item[0])))
+    ordered = sorted(terms.items(), key=lambda item: (-abs(nominal(item[1])), show(item[0])))
     ordered = [item for item in ordered if item[1] > 0] + [item for item in ordered if item[1] < 0]
     result: Expr | None = None
     for atom, factor in ordered:
         size = abs(factor)
-        term = atom if size == 1 else Call("mul", (atom, Const(size)))
+        term = atom if same(size, 1) else Call("mul", (atom, Const(size)))
         if result is None:
             result = term if factor > 0 else Call("neg", (term,))
         else:
@@ -64,7 +73,7 @@ def simplify(expr: Expr, extents: Extents) -> Expr:
     if parts:
         expr = rebuild(expr, tuple(simplify(part, extents) for part in parts))
     match expr:
-        case Sym(name) if extents.get(name) == 1:
+        case Sym(name) if name in extents and same(extents[name], 1):
             return Const(0)
         case Call("floordiv", (a, Const(int(q)))) if q > 0:
             return _floordiv(a, q, extents)
@@ -72,6 +81,8 @@ def simplify(expr: Expr, extents: Extents) -> Expr:
             return _mod(a, q, extents)
         case Call("exactdiv", (a, Const(int(q)))) if q > 0:
             return _exactdiv(a, q)
+        case Call("max" | "min" as fn, (Const(int(a)), Const(int(b)))):
+            return Const(larger(a, b) if fn == "max" else smaller(a, b))
         case Call("add" | "sub" | "neg" | "mul", _):
             constant, terms = affine(expr)
             return from_affine(constant, _recombine(terms, extents))
@@ -83,7 +94,7 @@ def bounds(expr: Expr, extents: Extents) -> tuple[int, int] | None:  # noqa: C90
     """Return the least and the greatest value (inclusive), or None where nothing is known."""
     match expr:
         case Const(value) if not isinstance(value, float):
-            return int(value), int(value)
+            return value + 0, value + 0
         case Sym(name):
             return (0, extents[name] - 1) if name in extents else (1, INFINITY)
         case Read():
@@ -96,20 +107,20 @@ def bounds(expr: Expr, extents: Extents) -> tuple[int, int] | None:  # noqa: C90
             return None if inner is None else (-(-inner[0] // q), inner[1] // q)
         case Call("mod", (a, Const(int(q)))) if q > 0:
             inner = bounds(a, extents)
-            if inner is not None and inner[0] // q == inner[1] // q:
+            if inner is not None and same(inner[0] // q, inner[1] // q):
                 return inner[0] % q, inner[1] % q
             return 0, q - 1
         case Call("min", (a, b)) | Call("max", (a, b)):
             left, right = bounds(a, extents), bounds(b, extents)
             if left is None or right is None:
                 return None
-            choose = min if expr.fn == "min" else max
+            choose = smaller if expr.fn == "min" else larger
             return choose(left[0], right[0]), choose(left[1], right[1])
         case Call("select", (_, a, b)):
             left, right = bounds(a, extents), bounds(b, extents)
             if left is None or right is None:
                 return None
-            return min(left[0], right[0]), max(left[1], right[1])
+            return smaller(left[0], right[0]), larger(left[1], right[1])
         case Call("add" | "sub" | "neg" | "mul", _):
             return _affine_bounds(expr, extents)
         case _:
@@ -119,7 +130,7 @@ def bounds(expr: Expr, extents: Extents) -> tuple[int, int] | None:  # noqa: C90
 def within(expr: Expr, extent: int, extents: Extents) -> bool:
     """Say whether an index is proved to lie in [0, extent)."""
     limits = bounds(expr, extents)
-    return limits is not None and limits[0] >= 0 and limits[1] < extent
+    return limits is not None and least_of(limits[0]) >= 0 and least_of(extent - limits[1]) > 0
 
 
 def _affine_bounds(expr: Expr, extents: Extents) -> tuple[int, int] | None:
@@ -132,7 +143,7 @@ def _affine_bounds(expr: Expr, extents: Extents) -> tuple[int, int] | None:
         if inner is None:
             return None
         ends = (inner[0] * factor, inner[1] * factor)
-        low, high = low + min(ends), high + max(ends)
+        low, high = low + smaller(*ends), high + larger(*ends)
     return low, high
 
 
@@ -152,18 +163,19 @@ def _scale(a: Affine, factor: int) -> Affine:
 def _split(expr: Expr, q: int) -> tuple[Affine, Affine]:
     """Split e into q * a + r, where a takes what is divisible by q."""
     constant, terms = affine(expr)
-    whole = {atom: factor // q for atom, factor in terms.items() if factor % q == 0}
-    rest = {atom: factor for atom, factor in terms.items() if factor % q}
-    return (constant // q, whole), (constant % q, rest)
+    whole = {atom: factor // q for atom, factor in terms.items() if divides(q, factor)}
+    rest = {atom: factor for atom, factor in terms.items() if atom not in whole}
+    quotient, left = divide(constant, q)
+    return (quotient, whole), (left, rest)
 
 
 def _floordiv(expr: Expr, q: int, extents: Extents) -> Expr:
-    if q == 1:
+    if same(q, 1):
         return expr
     whole, rest = _split(expr, q)
     inner = from_affine(*rest)
     limits = bounds(inner, extents)
-    if limits is not None and limits[0] // q == limits[1] // q:
+    if limits is not None and same(limits[0] // q, limits[1] // q):
         constant, terms = whole
         return from_affine(constant + limits[0] // q, _recombine(terms, extents))
     match inner:
@@ -175,7 +187,7 @@ def _floordiv(expr: Expr, q: int, extents: Extents) -> Expr:
             # (q' (a // p) + r) // q with q = q' p ... is left as it is.
             common = _common_divisor(rest, q)
             if common > 1:
-                reduced = (rest[0] // common, {a: f // common for a, f in rest[1].items()})
+                reduced = (divide(rest[0], common)[0], {a: f // common for a, f in rest[1].items()})
                 quotient = _floordiv(from_affine(*reduced), q // common, extents)
             elif (parted := _digits(rest, q, extents)) is not None:
                 quotient = _floordiv(from_affine(*parted[1]), q // parted[0], extents)
@@ -191,15 +203,17 @@ def _digits(rest: Affine, q: int, extents: Extents) -> tuple[int, Affine, Affine
     Returns c, a and r for the greatest such c.
     """
     constant, terms = rest
-    for c in sorted({gcd(factor, q) for factor in terms.values()}, reverse=True):
+    divisors = {common_divisor(factor, q) for factor in terms.values()}
+    for c in sorted(divisors, key=nominal, reverse=True):
         if not 1 < c < q:
             continue
-        low = {atom: factor for atom, factor in terms.items() if factor % c}
-        high = {atom: factor // c for atom, factor in terms.items() if factor % c == 0}
-        r = (constant % c, low)
+        high = {atom: factor // c for atom, factor in terms.items() if divides(c, factor)}
+        low = {atom: factor for atom, factor in terms.items() if atom not in high}
+        quotient, left = divide(constant, c)
+        r = (left, low)
         limits = bounds(from_affine(*r), extents)
-        if limits is not None and limits[0] >= 0 and limits[1] < c:
-            return c, (constant // c, high), r
+        if limits is not None and least_of(limits[0]) >= 0 and least_of(c - limits[1]) > 0:
+            return c, (quotient, high), r
     return None
 
 
@@ -207,22 +221,26 @@ def _common_divisor(rest: Affine, q: int) -> int:
     """Return the greatest divisor of q that divides every factor (the constant may be floored)."""
     common = q
     for factor in rest[1].values():
-        common = gcd(common, factor)
+        common = common_divisor(common, factor)
     return common
 
 
 def _mod(expr: Expr, q: int, extents: Extents) -> Expr:
-    if q == 1:
+    if same(q, 1):
         return Const(0)
     _, rest = _split(expr, q)
     inner = from_affine(rest[0], _recombine(rest[1], extents))
     limits = bounds(inner, extents)
-    if limits is not None and limits[0] // q == limits[1] // q:
+    if limits is not None and same(limits[0] // q, limits[1] // q):
         constant, terms = affine(inner)
         return from_affine(constant - q * (limits[0] // q), terms)
     if isinstance(inner, Call) and inner.fn == "mod":
         a, modulus = inner.args
-        if isinstance(modulus, Const) and isinstance(modulus.value, int) and modulus.value % q == 0:
+        if (
+            isinstance(modulus, Const)
+            and isinstance(modulus.value, int)
+            and divides(q, modulus.value)
+        ):
             return _mod(a, q, extents)  # (a % (q m)) % q = a % q
     parted = _digits(affine(inner), q, extents)
     if parted is not None:  # (c a + r) % (c m) = c (a % m) + r
@@ -234,10 +252,10 @@ def _mod(expr: Expr, q: int, extents: Extents) -> Expr:
 
 
 def _exactdiv(expr: Expr, q: int) -> Expr:
-    if q == 1:
+    if same(q, 1):
         return expr
     constant, terms = affine(expr)
-    if constant % q == 0 and all(factor % q == 0 for factor in terms.values()):
+    if divides(q, constant) and all(divides(q, factor) for factor in terms.values()):
         return from_affine(constant // q, {atom: factor // q for atom, factor in terms.items()})
     return Call("exactdiv", (from_affine(constant, terms), Const(q)))
 
@@ -252,7 +270,7 @@ def _recombine(terms: Mapping[Expr, int], extents: Extents) -> dict[Expr, int]:
     """
     found = dict(terms)
     for low, k in terms.items():
-        if low not in found or found[low] != k:
+        if low not in found or not same(found[low], k):
             continue
         match low:
             case Call("mod", (e, Const(int(c)))):
@@ -260,7 +278,7 @@ def _recombine(terms: Mapping[Expr, int], extents: Extents) -> dict[Expr, int]:
             case _:
                 continue
         for high, factor in terms.items():
-            if high not in found or factor != c * k:
+            if high not in found or not same(factor, c * k):
                 continue
             whole = _undivided(high, e, c, extents)
             if whole is None:

@@ -76,6 +76,10 @@ class IndexRangeError(TilewrightError, IndexError, RuntimeError):
     """
 
 
+class SizesError(TilewrightError, ValueError):
+    """Sizes that vary in a graph that cannot be one Program for all of them."""
+
+
 class IntegerDivisionError(TilewrightError, RuntimeError, ZeroDivisionError):
     """An integer divided by zero while a kernel runs (torch raises a RuntimeError)."""
 

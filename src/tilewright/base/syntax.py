@@ -58,7 +58,7 @@ def show_number(value: bool | int | float) -> str:
     """Return the text of a constant: `true`, `3`, `0.5`, `inf`, `-inf`, `nan`."""
     if isinstance(value, bool):
         return "true" if value else "false"
-    return repr(value)
+    return str(value)
 
 
 def _show(expr: Expr, level: int, index: bool) -> str:

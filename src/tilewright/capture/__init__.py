@@ -13,6 +13,7 @@ from tilewright.capture.importer import Imported, import_functional
 from tilewright.capture.record import Computed
 from tilewright.capture.replay import drawing_again, replay, run_library
 from tilewright.capture.restore import restore, write_back
+from tilewright.capture.symbols import Symbols, Varying, varying_of
 from tilewright.capture.watch import Watch
 
 __all__ = [
@@ -23,6 +24,8 @@ __all__ = [
     "Functional",
     "Imported",
     "Prepared",
+    "Symbols",
+    "Varying",
     "Watch",
     "capture",
     "core_coverage",
@@ -33,5 +36,6 @@ __all__ = [
     "replay",
     "restore",
     "run_library",
+    "varying_of",
     "write_back",
 ]

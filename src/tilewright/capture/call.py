@@ -17,7 +17,7 @@ from tilewright.base.dtypes import DType
 from tilewright.base.errors import Origin, TilewrightError
 from tilewright.capture.origin import origin_of_meta
 from tilewright.capture.template import dtype_of
-from tilewright.capture.walk import Importer, tensor_type
+from tilewright.capture.walk import Importer, is_number
 from tilewright.graph.ir import Attr, TensorType, Value
 from tilewright.ops import TABLE
 from tilewright.ops.operator import apply
@@ -61,7 +61,7 @@ class Call:
     @property
     def result(self) -> TensorType:
         """The type of the only result, as the trace saw it."""
-        return tensor_type(self.node.meta["val"], self.origin)
+        return self.walk.type_of(self.node.meta["val"], self.origin)
 
     def fake(self, name: str) -> torch.Tensor:
         """The fake tensor that was passed for an argument."""
@@ -113,7 +113,7 @@ def apply_rule(rule: Rule, walk: Importer, node: fx.Node) -> Made:
         made = rule.read(call)
     except (TilewrightError, AssertionError):
         made = None  # The trace ran the call on these very types: torch can do what we cannot.
-    if made is not None and _fits(made, node.meta["val"]):
+    if made is not None and _fits(walk, made, node.meta["val"]):
         return made
     del walk.builder.nodes[before:]
     walk.builder.taken.clear()
@@ -138,16 +138,16 @@ def _bind(node: fx.Node) -> dict[str, Any]:
 
 def _values(walk: Importer, argument: Any) -> Any:
     if isinstance(argument, fx.Node):
-        return walk.operand(argument)
+        return walk.number(argument) if is_number(argument) else walk.operand(argument)
     if isinstance(argument, list | tuple):
         return [_values(walk, item) for item in argument]
     return argument
 
 
-def _fits(made: Value | tuple[Value | None, ...], traced: Any) -> bool:
+def _fits(walk: Importer, made: Value | tuple[Value | None, ...], traced: Any) -> bool:
     if isinstance(made, Value):
-        return isinstance(traced, torch.Tensor) and made.type == tensor_type(traced, Origin())
+        return isinstance(traced, torch.Tensor) and made.type == walk.type_of(traced, Origin())
     return all(
-        value is None or value.type == tensor_type(item, Origin())
+        value is None or value.type == walk.type_of(item, Origin())
         for value, item in zip(made, traced, strict=True)
     )

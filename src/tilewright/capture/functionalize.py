@@ -29,6 +29,7 @@ from tilewright.capture.record import Input, Result
 from tilewright.capture.refusal import blame
 from tilewright.capture.results import describe_results
 from tilewright.capture.survey import Survey, survey
+from tilewright.capture.symbols import Names, Symbols, refuse_unplain
 
 _ORIGIN_KEYS = ("stack_trace", "nn_module_stack")
 _GRAD_SWITCHES = frozenset(
@@ -81,15 +82,18 @@ def functionalize(
     examples: Sequence[Any],
     *,
     names: Mapping[int, tuple[str, str]] = MappingProxyType({}),
+    symbols: Symbols | None = None,
 ) -> Functional:
     """Trace for the sizes of `examples`: the tensors and numbers of one call, in the graph's order.
 
     names: what the caller knows a tensor as: its id -> (kind, name); of the others, Dynamo tells.
+    symbols: what varies; the graph is then one for all sizes that they admit.
     Nothing is computed and no example is kept.  A symbolic number counts as its first value, and
     no guard is added for it.
     """
     examples = [_first_value(value) for value in examples]
-    module = specialize(prepared.module, examples)
+    varying = symbols.varying.dims if symbols is not None else ((),) * len(examples)
+    module = specialize(prepared.module, examples, varying)
     positions = [at for at, value in enumerate(examples) if isinstance(value, torch.Tensor)]
     tensors = [examples[position] for position in positions]
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
@@ -97,14 +101,18 @@ def functionalize(
     inputs = tuple(_describe_input(*item, names) for item in described)
     for record, tensor in zip(inputs, tensors, strict=True):
         _refuse_foreign(record, tensor)
+    varying = tuple(varying[position] for position in positions)
+    refuse_unplain(tensors, varying)
     with _modes(prepared):
-        mode = FakeTensorMode(allow_non_fake_inputs=True)
-        found = survey(module, [mode.from_tensor(tensor) for tensor in tensors], mode)
+        mode, fakes = _fakes(tensors, varying, symbols)
+        found = survey(module, fakes, mode)
         hidden, results = describe_results(found)
         _stop_gradients(module, found)
         inline_custom_functions(module, found.differentiated)
         _append_results(module, hidden)
-        traced, updated = _trace(module, tensors)
+        traced, updated = _trace(module, [t.detach() for t in tensors], varying, symbols)
+    if symbols is not None:
+        results = tuple(symbols.result(result) for result in results)
     updates = tuple((position, _differentiable(found, position)) for position in updated)
     width = len(_output_values(traced))
     return Functional(traced, inputs, updates, results, width)
@@ -117,13 +125,27 @@ def _first_value(value: Any) -> Any:
 # ---------------------------------------------------------------------------- the trace
 
 
+def _fakes(
+    tensors: Sequence[torch.Tensor], varying: Sequence[Names], symbols: Symbols | None
+) -> tuple[FakeTensorMode, list[torch.Tensor]]:
+    """Return a mode and a fake tensor of it for each tensor."""
+    if symbols is None:
+        mode = FakeTensorMode(allow_non_fake_inputs=True)
+        return mode, [mode.from_tensor(tensor) for tensor in tensors]
+    mode = symbols.mode()
+    pairs = zip(tensors, varying, strict=True)
+    return mode, [symbols.fake(mode, tensor, names) for tensor, names in pairs]
+
+
 def _trace(
-    module: fx.GraphModule, tensors: Sequence[torch.Tensor]
+    module: fx.GraphModule,
+    tensors: Sequence[torch.Tensor],
+    varying: Sequence[Names],
+    symbols: Symbols | None,
 ) -> tuple[fx.GraphModule, tuple[int, ...]]:
     """Run the functional trace; return its graph and the inputs it updates, in output order."""
     # A mode of its own: the fakes of the survey carry its in-place changes and its gradients.
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
-    fakes = [mode.from_tensor(tensor.detach()) for tensor in tensors]
+    mode, fakes = _fakes(tensors, varying, symbols)
     try:
         with (
             tracing(TracingContext(mode)),

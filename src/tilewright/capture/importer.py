@@ -20,7 +20,8 @@ from tilewright.capture.library_call import import_library_call
 from tilewright.capture.origin import identifier, origin_of_meta
 from tilewright.capture.probe import refuse_impossible, refuse_mixed_types
 from tilewright.capture.record import Computed, Input, Mutation, Result, ViewOfOutput
-from tilewright.capture.walk import Importer, add_constant, tensor_type
+from tilewright.capture.symbols import Symbols
+from tilewright.capture.walk import Importer, add_constant, is_number
 from tilewright.graph.build import Builder, prune
 from tilewright.graph.ir import Graph, Role, Value
 
@@ -40,14 +41,16 @@ class Imported:
     mutations: tuple[Mutation, ...]
 
 
-def import_functional(functional: Functional, name: str = "graph") -> Imported:
+def import_functional(
+    functional: Functional, name: str = "graph", symbols: Symbols | None = None
+) -> Imported:
     """Turn functional ATen into a graph of library nodes and operators."""
-    walk = Importer(functional.module, Builder(name))
+    walk = Importer(functional.module, Builder(name), symbols)
     placeholders = [node for node in functional.module.graph.nodes if node.op == "placeholder"]
     kept = (node.name for node in functional.module.graph.nodes if node.op != "placeholder")
     walk.builder.reserve(kept)
     for node, record in zip(placeholders, functional.inputs, strict=True):
-        type_ = tensor_type(node.meta["val"], Origin(code=record.source))
+        type_ = walk.type_of(node.meta["val"], Origin(code=record.source))
         role = Role(record.kind, record.source)
         walk.values[node] = walk.builder.input(identifier(record.source), type_, role)
     for node in functional.module.graph.nodes:
@@ -56,7 +59,7 @@ def import_functional(functional: Functional, name: str = "graph") -> Imported:
 
 
 def _import_node(walk: Importer, node: fx.Node) -> None:
-    if node.op in ("placeholder", "output"):
+    if node.op in ("placeholder", "output") or is_number(node):
         return
     if node.op == "get_attr":
         _import_attribute(walk, node)
@@ -84,6 +87,10 @@ def _import_call(walk: Importer, node: fx.Node) -> None:
     target = node.target
     assert isinstance(target, torch._ops.OpOverload), f"{node} does not call an overload"
     if str(target) in _STATIC_CHECKS:
+        return
+    if str(target) == "aten._assert_scalar.default":
+        (asserted,) = node.all_input_nodes
+        assert walk.number(asserted), f"{node} holds, or the trace would have failed"
         return
     refuse_mixed_types(node)
     rule = RULES.get(str(target))

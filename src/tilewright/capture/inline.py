@@ -50,14 +50,31 @@ def prepare(module: fx.GraphModule) -> fx.GraphModule:
     return copy
 
 
-def specialize(module: fx.GraphModule, examples: Sequence[Any]) -> fx.GraphModule:
-    """Return a copy in which every placeholder of a plain number is that number."""
+def specialize(
+    module: fx.GraphModule, examples: Sequence[Any], varying: Sequence[tuple[str | None, ...]]
+) -> fx.GraphModule:
+    """Return a copy in which every placeholder of a plain number is that number.
+
+    varying: names of the dims that vary, and of the numbers; such a number is the size of a dim.
+    """
     copy = copy_module(module)
     placeholders = [node for node in copy.graph.nodes if node.op == "placeholder"]
-    for node, example in zip(placeholders, examples, strict=True):
-        if not isinstance(example, torch.Tensor):
+    described = list(zip(placeholders, examples, varying, strict=True))
+    for node, example, names in described:
+        if isinstance(example, torch.Tensor):
+            continue
+        if any(names):
+            carrier, dim = next(
+                (other, own.index(names[0]))
+                for other, value, own in described
+                if isinstance(value, torch.Tensor) and names[0] in own
+            )
+            with copy.graph.inserting_after(placeholders[-1]):
+                size = copy.graph.call_function(torch.ops.aten.sym_size.int, (carrier, dim))
+            node.replace_all_uses_with(size)
+        else:
             _replace_by_value(node, example)
-            copy.graph.erase_node(node)
+        copy.graph.erase_node(node)
     copy.recompile()
     return copy
 

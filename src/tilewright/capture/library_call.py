@@ -16,7 +16,7 @@ from tilewright.base.errors import CaptureError
 from tilewright.capture.keep import QUIET
 from tilewright.capture.origin import origin_of_meta
 from tilewright.capture.template import encode
-from tilewright.capture.walk import Importer, tensor_type
+from tilewright.capture.walk import Importer, is_number
 from tilewright.graph.ir import LIBRARY, Attr, Value
 
 
@@ -33,12 +33,14 @@ def library_attrs(walk: Importer, node: fx.Node) -> tuple[list[Value], dict[str,
         operands.append(walk.operand(argument))
         return len(operands) - 1
 
+    def known(argument: fx.Node) -> Any:
+        return walk.number(argument) if is_number(argument) else argument
+
     attrs: dict[str, Attr] = {"target": str(target)}
     try:
-        attrs["args"] = tuple(encode(argument, number) for argument in node.args)
-        attrs["kwargs"] = tuple(
-            (key, encode(argument, number)) for key, argument in node.kwargs.items()
-        )
+        args, kwargs = fx.node.map_arg((node.args, node.kwargs), known)
+        attrs["args"] = tuple(encode(argument, number) for argument in args)
+        attrs["kwargs"] = tuple((key, encode(argument, number)) for key, argument in kwargs.items())
     except CaptureError as reason:
         raise _at(node, reason) from reason
     if torch.Tag.nondeterministic_seeded in target.tags and str(target) not in QUIET:
@@ -52,7 +54,7 @@ def import_library_call(walk: Importer, node: fx.Node) -> Value | tuple[Value | 
     origin = origin_of_meta(node.meta)
     result = node.meta["val"]
     if isinstance(result, torch.Tensor):
-        type_ = tensor_type(result, origin)
+        type_ = walk.type_of(result, origin)
         name = walk.claim(node.name)
         return walk.builder.node(LIBRARY, operands, type_, attrs=attrs, origin=origin, name=name)
     picked = _picked(node)
@@ -62,7 +64,7 @@ def import_library_call(walk: Importer, node: fx.Node) -> Value | tuple[Value | 
     outputs = walk.builder.multi(
         LIBRARY,
         operands,
-        tuple(tensor_type(result[at], origin) for at in positions),
+        tuple(walk.type_of(result[at], origin) for at in positions),
         attrs=attrs,
         origin=origin,
         names=_names(walk, node, positions),

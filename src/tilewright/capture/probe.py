@@ -76,13 +76,19 @@ def _frozen(argument: Any) -> Any:
     if isinstance(argument, fx.Node):
         fake = argument.meta["val"]
         if isinstance(fake, torch.Tensor):
-            return (_TENSOR, fake.dtype, tuple(fake.shape))
-        return _frozen(list(fake))
+            return (_TENSOR, fake.dtype, tuple(_example(size) for size in fake.shape))
+        return _frozen(list(fake)) if isinstance(fake, list | tuple) else _example(fake)
     if isinstance(argument, list):
         return (_LIST, *(_frozen(item) for item in argument))
     if isinstance(argument, tuple):
         return tuple(_frozen(item) for item in argument)
     return argument
+
+
+def _example(number: Any) -> Any:
+    """Return the value that a number of torch's that varies has in the example."""
+    symbolic = isinstance(number, torch.SymInt | torch.SymFloat | torch.SymBool)
+    return number.node.hint if symbolic else number
 
 
 def _thawed(argument: Any) -> Any:

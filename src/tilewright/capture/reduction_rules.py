@@ -7,6 +7,7 @@ This module does not know the overloads' names.
 
 from typing import Any
 
+from tilewright.base.sizes import greatest_of
 from tilewright.capture.call import Call, Made, Rule, reads
 from tilewright.capture.library_call import library_attrs
 from tilewright.capture.walk import tensor_type
@@ -132,7 +133,7 @@ def running_pair(operator: str) -> Rule:
 
 def _is_long(call: Call) -> bool:
     shape = call["self"].type.shape
-    return bool(shape) and shape[call["dim"]] > _LONGEST
+    return bool(shape) and greatest_of(shape[call["dim"]]) > _LONGEST
 
 
 # ---------------------------------------------------------------------------- two results

@@ -92,10 +92,10 @@ def _is_dense(tensor: torch.Tensor) -> bool:
     return tensor.numel() == 0 or last - first + 1 == tensor.numel()
 
 
-def _span(tensor: torch.Tensor) -> tuple[int, int]:
-    first = int(tensor.storage_offset())
+def _span(tensor: torch.Tensor) -> tuple[Any, Any]:
+    first = tensor.storage_offset()
     reach = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
-    return first, first + int(reach)
+    return first, first + reach
 
 
 def _describe(found: Survey, sharing: _Sharing, position: int) -> Result:
@@ -116,7 +116,7 @@ def _describe(found: Survey, sharing: _Sharing, position: int) -> Result:
     if place in sharing.hidden:
         output = sharing.hidden[place]
         _, base = sharing.bases[output - len(found.results)]
-        offset = int(value.storage_offset()) - int(base.storage_offset())
+        offset: Any = value.storage_offset() - base.storage_offset()
         return ViewOfOutput(
             output, tuple(base.stride()), shape, strides, offset, value.requires_grad
         )
@@ -139,7 +139,7 @@ def _view_of_input(inputs: Sequence[Any], which: int, value: torch.Tensor) -> Re
             found=f"an argument of shape {tuple(base.shape)} with strides {tuple(base.stride())}",
             mend="pass a copy: x.contiguous()",
         )
-    offset = int(value.storage_offset()) - int(base.storage_offset())
+    offset = value.storage_offset() - base.storage_offset()
     return ViewOfInput(
         which, tuple(value.shape), tuple(value.stride()), offset, value.requires_grad
     )

@@ -4,10 +4,13 @@ The idea: rules and the walk itself share a builder and a map from FX nodes to v
 else.  This module does not know any operator.
 """
 
+from typing import Any
+
 import torch
 from torch import fx
 
 from tilewright.base.errors import CaptureError, Origin
+from tilewright.capture.symbols import Symbols
 from tilewright.capture.template import dtype_of
 from tilewright.graph.build import Builder
 from tilewright.graph.ir import Role, TensorType, Value
@@ -22,9 +25,12 @@ class Importer:
     constants: inputs added for long constants, with what to feed them.
     """
 
-    def __init__(self, module: fx.GraphModule, builder: Builder) -> None:
+    def __init__(
+        self, module: fx.GraphModule, builder: Builder, symbols: Symbols | None = None
+    ) -> None:
         self.module = module
         self.builder = builder
+        self.symbols = symbols
         self.values: dict[fx.Node, Value | tuple[Value | None, ...]] = {}
         self.constants: list[tuple[Value, torch.Tensor]] = []
 
@@ -33,11 +39,29 @@ class Importer:
         self.builder.taken.discard(name)
         return name
 
+    def type_of(self, tensor: torch.Tensor, origin: Origin) -> TensorType:
+        """Return the type of a (fake) tensor, its sizes named where they vary."""
+        return tensor_type(tensor, origin, self.symbols)
+
+    def number(self, node: fx.Node) -> Any:
+        """Return what an FX node that gives a number gives: one that varies is a Size."""
+        value = node.meta["val"]
+        if isinstance(value, torch.SymInt) and self.symbols is not None:
+            return self.symbols.dim(value)
+        plain = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+        return plain[type(value)](value) if type(value) in plain else value
+
     def operand(self, node: fx.Node) -> Value:
         """Return the value of an FX node that is one tensor."""
         value = self.values[node]
         assert isinstance(value, Value), f"{node} is not one tensor"
         return value
+
+
+def is_number(node: object) -> bool:
+    """Say whether an FX node gives a number that torch knows by name, not a tensor."""
+    numbers = torch.SymInt | torch.SymFloat | torch.SymBool | int | float
+    return isinstance(node, fx.Node) and isinstance(node.meta.get("val"), numbers)
 
 
 def add_constant(walk: Importer, tensor: torch.Tensor, wanted: str, origin: Origin) -> Value:
@@ -53,7 +77,7 @@ def add_constant(walk: Importer, tensor: torch.Tensor, wanted: str, origin: Orig
     return walk.builder.constant(wide.numpy(), type_.dtype, origin=origin, name=walk.claim(wanted))
 
 
-def tensor_type(tensor: torch.Tensor, origin: Origin) -> TensorType:
+def tensor_type(tensor: torch.Tensor, origin: Origin, symbols: Symbols | None = None) -> TensorType:
     """Return the type of a (fake) tensor."""
     dtype = dtype_of(tensor.dtype)
     if dtype is None:
@@ -64,4 +88,6 @@ def tensor_type(tensor: torch.Tensor, origin: Origin) -> TensorType:
             where=origin,
             mend="keep it outside the captured function",
         )
+    if symbols is not None:
+        return TensorType(symbols.dims(tensor.shape), dtype)
     return TensorType(tuple(int(size) for size in tensor.shape), dtype)

@@ -12,27 +12,30 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from tilewright.base.dtypes import DType
+from tilewright.base.dtypes import I64, DType
 from tilewright.base.errors import UNKNOWN, LibraryCallError, Origin
 from tilewright.base.expr import Call as CallExpr
 from tilewright.base.expr import Const, Expr, Read, Sym
+from tilewright.base.sizes import Sizes, nominal
 from tilewright.compiler.contraction import as_matrices
 from tilewright.compiler.inplace import updates_in_place
 from tilewright.compiler.library import Call, serve
 from tilewright.compiler.options import Options
 from tilewright.compiler.strided import is_contiguous
+from tilewright.compiler.varying import sizes_of
 from tilewright.graph.build import Builder
 from tilewright.graph.classify import classify_contraction
 from tilewright.graph.ir import CONSTANT, FUSED, Formula, Graph, Loop, Node, TensorType, Value
 from tilewright.graph.notation import normal
 from tilewright.graph.views import view_of
 from tilewright.kernels import emit
-from tilewright.memory import Block, MemoryPlan, pack
+from tilewright.memory import Block, MemoryPlan, pack, stacked
 from tilewright.program import (
     ARENA,
     INPUT,
     LIBRARY,
     OUTPUT,
+    SIZES,
     Buffer,
     Input,
     Instruction,
@@ -96,6 +99,7 @@ class _Assembly:
     decisions: list[Decision] = field(default_factory=list)
     results: set[str] = field(default_factory=set)
     in_place: dict[str, str] = field(default_factory=dict)
+    sizes: Sizes | None = None
 
     def __post_init__(self) -> None:
         for value in self.graph.inputs:
@@ -107,6 +111,7 @@ class _Assembly:
             value.name for k, value in enumerate(self.graph.outputs) if k not in updated
         }
         self.in_place = updates_in_place(self.graph)
+        self.sizes = sizes_of(self.graph)
 
     # ---------------------------------------------------------------------------- one node
 
@@ -229,8 +234,15 @@ class _Assembly:
         made = emit(body, strides)
         self.kernels.setdefault(made.name, KernelSource(made.name, made.text))
         outputs = tuple(self._place(value) for value in node.outputs)
+        views += [self._sizes()] if made.sizes else []
         self.steps.append(Launch(made.name, tuple(views), outputs, made.parts, node.origin))
         self._decide(node, "kernel", f"{reason}: {made.name}", made.flops, made.bytes)
+
+    def _sizes(self) -> View:
+        """Return where kernels find the values of the sizes that vary."""
+        assert self.sizes is not None, "a kernel that asks for sizes computes with some"
+        type_ = TensorType((len(self.sizes.values),), I64)
+        return whole(self.buffers.setdefault("sizes", Buffer("sizes", type_, SIZES)))
 
     # ------------------------------------------------------------------------------ places
 
@@ -276,12 +288,13 @@ class _Assembly:
         strides = {} if is_contiguous(source) else {"x": source.strides}
         made = emit(as_body(node), strides)
         self.kernels.setdefault(made.name, KernelSource(made.name, made.text))
-        self.steps.append(Launch(made.name, (source,), (target,), made.parts))
+        inputs = (source, *([self._sizes()] if made.sizes else []))
+        self.steps.append(Launch(made.name, inputs, (target,), made.parts))
         self.decisions.append(Decision(target.buffer, "copy", reason, bytes=made.bytes))
 
     def _scratch(self, wish: str, type_: TensorType) -> View:
         name, count = wish, 0
-        while name in self.buffers or name in self.places:
+        while name in self.buffers or name in self.places or name == "sizes":
             count += 1
             name = f"{wish}_{count}"
         buffer = Buffer(name, type_, ARENA)
@@ -338,11 +351,16 @@ class _Assembly:
         )
         alive = lifetimes(program)
         blocks = [
-            Block(buffer.name, buffer.bytes, *alive[buffer.name])
+            Block(buffer.name, nominal(buffer.bytes), *alive[buffer.name])
             for buffer in program.buffers
             if buffer.kind == ARENA and buffer.name in alive
         ]
         plan = pack(blocks)
+        if self.sizes is not None:
+            above = stacked(plan, blocks)
+            stacks = tuple(replace(b, above=above.get(b.name, ())) for b in program.buffers)
+            program = replace(program, buffers=stacks, sizes=self.sizes)
+            return Assembled(program, tuple(self.decisions), plan)
         offsets = dict(plan.offsets)
         placed = tuple(
             replace(buffer, offset=offsets.get(buffer.name, 0)) for buffer in program.buffers

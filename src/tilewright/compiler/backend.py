@@ -7,6 +7,7 @@ says why, and is counted in `FALLBACKS`: never silently, never wrongly.
 This module does not know torch: tensors pass through it.
 """
 
+import copy
 import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -19,16 +20,35 @@ from tilewright.base.errors import (
     IntegerDivisionError,
     LibraryCallError,
     OptionError,
+    ShapeError,
+    SizesError,
     TilewrightError,
 )
-from tilewright.capture import functionalize, import_functional, prepare_dynamo, restore
+from tilewright.capture import (
+    Symbols,
+    Varying,
+    functionalize,
+    import_functional,
+    prepare_dynamo,
+    restore,
+    varying_of,
+)
 from tilewright.compiler.compiled import Runs
 from tilewright.compiler.debug import check_against_eager
 from tilewright.compiler.options import Options
+from tilewright.compiler.varying import examples
 from tilewright.runtime.grad_mode import asked, asks_gradients
 
 FALLBACKS: list[str] = []
 """The reason of every graph that was left to eager in this process, in order."""
+
+MOST_VARIANTS, MOST_WHOLE = 256, 4
+
+COMPILED: list[str] = []
+"""What every compilation for this back end in this process holds for, in order."""
+
+SPECIALIZED: list[str] = []
+"""Why a graph whose sizes vary was compiled for one set of them alone, in order."""
 
 Call = Callable[..., Sequence[Any]]
 
@@ -83,11 +103,15 @@ class DynamoGraph:
         self.prepared: Any = None
         self.only: Call | None = None
         self.variants: dict[tuple[Any, ...], Call] = {}
+        self.varying: Varying | None = None
+        self.whole: list[Variant] = []
+        self.refused = 0
 
     def prepare(self, examples: Sequence[Any]) -> None:
         """Read what Dynamo knows only now; compile before the first call, where no size varies."""
         try:
             self.prepared = prepare_dynamo(self.module)
+            self.varying = None if self.options.check else varying_of(self.module)
         except Exception as error:
             leave_to_eager(error, self.options)
             self.only = self.eager
@@ -102,12 +126,56 @@ class DynamoGraph:
         key = tuple(_kind(arg) for arg in args)
         chosen = self.variants.get(key)
         if chosen is None:
-            chosen = self.variants[key] = self._compiled(args)
+            chosen = self._for_sizes(args) or self._compiled(args)
+            if len(self.variants) >= MOST_VARIANTS:
+                self.variants.pop(next(iter(self.variants)), None)
+            self.variants[key] = chosen
         return chosen(*args)
+
+    def _for_sizes(self, args: Sequence[Any]) -> Call | None:
+        """Return a call of what is compiled for all sizes; None where this call needs its own."""
+        values = None if self.varying is None else self.varying.values(args)
+        if self.varying is None or not values:
+            return None
+        for variant in self.whole:
+            bound = variant.at(values, args)
+            if bound is not None:
+                return bound.call
+        reason = ""
+        if len(self.whole) >= MOST_WHOLE:
+            SPECIALIZED.append(f"compiled {MOST_WHOLE} times, none of them for all sizes")
+            return None
+        for example in list(examples(values))[self.refused :]:
+            symbols = Symbols(self.varying, example)
+            try:
+                functional = functionalize(self.prepared, args, symbols=symbols)
+                imported = import_functional(functional, symbols=symbols)
+                if not symbols.admit(values):
+                    self.refused = 1  # nor will it be tried for other values
+                    reason = f"the trace holds for {example} alone, or for sizes like these"
+                    continue
+                variant = Variant(imported, self.eager, self.options, symbols)
+                bound = variant.at(values, args)
+            except SizesError as error:  # another example would not help
+                reason = str(error)
+                break
+            except Exception as error:
+                reason = str(error) or type(error).__name__
+                continue
+            if bound is not None:
+                self.whole.append(variant)
+                COMPILED.append(symbols.sizes.describe())
+                return bound.call
+            reason = f"compiled for {symbols.sizes.describe()}"
+        SPECIALIZED.append(reason)
+        return None
 
     def _compiled(self, examples: Sequence[Any]) -> Call:
         try:
-            return Variant(self.prepared, self.eager, examples, self.options).call
+            imported = import_functional(functionalize(self.prepared, examples))
+            made = Variant(imported, self.eager, self.options)
+            COMPILED.append("one set of sizes")
+            return made.call
         except Exception as error:
             leave_to_eager(error, self.options)
             return self.eager
@@ -132,10 +200,11 @@ class Variant:
     """
 
     def __init__(
-        self, prepared: Any, eager: Call, examples: Sequence[Any], options: Options
+        self, imported: Any, eager: Call, options: Options, symbols: Symbols | None = None
     ) -> None:
-        """Compile what a call with these arguments needs."""
-        imported = import_functional(functionalize(prepared, examples))
+        """Compile what was captured, as its example asks for gradients; for all sizes that
+        `symbols` admit."""
+        self.symbols = symbols
         self.eager = eager
         self.options = options
         self.positions = [item.position for item in imported.inputs]
@@ -147,6 +216,24 @@ class Variant:
         self.tried: set[tuple[int, ...]] = set()
         self.given_up = False
         self.runs.compiled(asked([item.requires_grad for item in imported.inputs]))
+
+    def at(self, values: Mapping[str, int], args: Sequence[Any]) -> "Variant | None":
+        """Return the variant for these values of the sizes that vary, ready for such a call.
+
+        None where what is compiled does not hold for them.
+        """
+        assert self.symbols is not None, "sizes vary"
+        if not self.symbols.admit(values):
+            return None
+        bound = copy.copy(self)
+        bound.results = self.symbols.bound(self.results, values)
+        bound.tried, bound.given_up = set(), False
+        bound.runs = self.runs.at(values)
+        try:
+            bound.runs.compiled(asks_gradients([args[k] for k in self.positions] + self.constants))
+        except ShapeError:  # compiling for these gradients has assumed more
+            return None
+        return bound
 
     def call(self, *args: Any) -> Sequence[Any]:
         """Run the graph."""

@@ -7,7 +7,7 @@ asks for gradients, and compiled at the first call that needs it.
 This module does not know torch: tensors pass through it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from tilewright.capture import Captured, Computed, Watch, capture
 from tilewright.compiler.debug import check_against_eager
 from tilewright.compiler.options import Options
 from tilewright.compiler.pipeline import Built, build
+from tilewright.compiler.varying import check_split
 from tilewright.graph.ir import Graph, Value
 from tilewright.program import Program, contiguous
 from tilewright.runtime.autograd import Pairing, differentiable
@@ -170,13 +171,16 @@ class Runs:
     """The Programs of one graph: one without gradients, and a pair per set of inputs that asks.
 
     Final; its cache only grows.  It holds nothing of the model: a copy of the model may share it,
-    and a pickle of it compiles anew.
+    and a pickle of it compiles anew.  Where sizes vary, `at` gives the runs for one value of each.
     """
 
     def __init__(self, graph: Graph, options: Options) -> None:
         self.graph = graph
         self.options = options
         self.pairs: dict[tuple[int, ...], tuple[Built, Built]] = {}
+        self._pairings: dict[tuple[int, ...], Pairing | None] = {}
+        self._whole: Runs | None = None
+        self._values: Mapping[str, int] = {}
         self._inference: Built | None = None
         self._calls: dict[tuple[int, ...], Run] = {}
 
@@ -189,9 +193,17 @@ class Runs:
     @property
     def inference(self) -> Built:
         """The graph compiled for calls without gradients, when first asked for."""
+        if self._inference is None and self._whole is not None:
+            self._inference = self._whole.inference.at(self._values)
         if self._inference is None:
             self._inference = build(self.graph, self.options)
         return self._inference
+
+    def at(self, values: Mapping[str, int]) -> "Runs":
+        """Return the runs for these values of the sizes that vary; they share what is compiled."""
+        bound = Runs(self.graph, self.options)
+        bound._whole, bound._values = self, values
+        return bound
 
     def run(self, inputs: Sequence[Any]) -> Sequence[Any]:
         """Return the graph's results; with gradients for the inputs that ask for them."""
@@ -215,6 +227,26 @@ class Runs:
 
     def _pair(self, wanted: tuple[int, ...]) -> Run | None:
         """Return forward and backward as one; None where no result depends on these inputs."""
+        whole = self._whole or self
+        pairing = whole.pairing(wanted)
+        if pairing is None:
+            return None
+        forward, backward = whole.pairs[wanted]
+        if self._whole is not None:
+            forward, backward = forward.at(self._values), backward.at(self._values)
+            self.pairs[wanted] = (forward, backward)
+        return differentiable(forward.executable, backward.executable, pairing)
+
+    def pairing(self, wanted: tuple[int, ...]) -> Pairing | None:
+        """Compile forward and backward where these inputs ask for gradients; return how they fit.
+
+        None where no result depends on these inputs.
+        """
+        if wanted not in self._pairings:
+            self._pairings[wanted] = self._split(wanted)
+        return self._pairings[wanted]
+
+    def _split(self, wanted: tuple[int, ...]) -> Pairing | None:
         names = [self.graph.inputs[k].name for k in wanted]
         for name, position in self.graph.updates:
             if name in names:
@@ -223,12 +255,12 @@ class Runs:
         if not joint.tangents:
             return None
         parts = split(joint)
+        check_split(self.graph, names, parts)
         forward, backward = (
             build(graph, self.options) for graph in (parts.forward, parts.backward)
         )
         self.pairs[wanted] = (forward, backward)
-        pairing = pair_up(parts, wanted, len(self.graph.updates))
-        return differentiable(forward.executable, backward.executable, pairing)
+        return pair_up(parts, wanted, len(self.graph.updates))
 
 
 def _changed_in_place(graph: Graph, name: str, value: Value) -> MutationError:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tilewright.base.expr import Expr
+from tilewright.base.sizes import least_of, same
 from tilewright.compiler.strided import grouped
 from tilewright.graph.classify import Contraction
 from tilewright.graph.ir import Loop
@@ -83,8 +84,12 @@ def _usable(view: View) -> bool:
     """BLAS wants one of the two matrix dims dense; otherwise the library would copy by itself."""
     rows, columns = view.shape[-2:]
     row, column = view.strides[-2:]
-    dense_rows = (column == 1 or columns == 1) and (row >= columns or rows == 1)
-    dense_columns = (row == 1 or rows == 1) and (column >= rows or columns == 1)
+    dense_rows = (same(column, 1) or same(columns, 1)) and (
+        least_of(row - columns) >= 0 or same(rows, 1)
+    )
+    dense_columns = (same(row, 1) or same(rows, 1)) and (
+        least_of(column - rows) >= 0 or same(columns, 1)
+    )
     return dense_rows or dense_columns
 
 

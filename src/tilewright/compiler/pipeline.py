@@ -6,8 +6,8 @@ Every step is a function `Graph -> Graph` with a name; none is skipped by a hidd
 """
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright.compiler.assemble import Assembled, Decision, assemble
@@ -15,6 +15,7 @@ from tilewright.compiler.convolutions import CallConvolutions
 from tilewright.compiler.library import served
 from tilewright.compiler.masks import AddMasks
 from tilewright.compiler.options import Options
+from tilewright.compiler.varying import check_other_example
 from tilewright.graph.ir import Graph
 from tilewright.graph.passes import Pass, run
 from tilewright.optimize import DeadCode, Fuse, SplitReductions, simplifications
@@ -54,6 +55,10 @@ class Built:
         """Run on tensors in the order of the graph's inputs; updates are written in place."""
         return self.executable.run(inputs)
 
+    def at(self, values: Mapping[str, int]) -> "Built":
+        """Return what runs for these values of the sizes that vary; nothing is compiled."""
+        return replace(self, executable=self.executable.at(values))
+
     def explain(self) -> str:
         """Return how every value is computed and why, with memory and compile time."""
         from tilewright.compiler.report import explain_built
@@ -62,7 +67,11 @@ class Built:
 
 
 def build(graph: Graph, options: Options | None = None) -> Built:
-    """Compile a graph of static sizes."""
+    """Compile a graph; where its sizes vary, once for all values that they admit.
+
+    Raises SizesError where what was made depends on the example in a way that nobody noted: then
+    it is right for the example alone.
+    """
     options = options or Options()
     seconds: list[tuple[str, float]] = []
     start = time.perf_counter()
@@ -71,7 +80,15 @@ def build(graph: Graph, options: Options | None = None) -> Built:
     start = time.perf_counter()
     assembled = assemble(optimized, options)
     seconds.append(("assemble", time.perf_counter() - start))
+    if assembled.program.sizes is not None:
+        start = time.perf_counter()
+        check_other_example(graph, assembled.program, lambda other: _assembled(other, options))
+        seconds.append(("check sizes", time.perf_counter() - start))
     start = time.perf_counter()
     executable = Executable(assembled.program)
     seconds.append(("compile kernels", time.perf_counter() - start))
     return Built(graph, optimized, assembled, executable, tuple(seconds))
+
+
+def _assembled(graph: Graph, options: Options) -> Program:
+    return assemble(run(graph, passes(options)), options).program

@@ -8,6 +8,7 @@ This module knows shapes and strides only.
 
 from collections.abc import Sequence
 
+from tilewright.base.sizes import same
 from tilewright.program import View
 
 
@@ -16,11 +17,11 @@ def merge(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, int] | Non
     extent, stride = 1, 1
     first = True
     for size, step in reversed(list(zip(shape, strides, strict=True))):
-        if size == 1:
+        if same(size, 1):
             continue
         if first:
             extent, stride, first = size, step, False
-        elif step == stride * extent:
+        elif same(step, stride * extent):
             extent *= size
         else:
             return None
@@ -47,7 +48,7 @@ def is_contiguous(view: View) -> bool:
     """Say whether the view's elements lie in row-major order without gaps."""
     step = 1
     for size, stride in reversed(list(zip(view.shape, view.strides, strict=True))):
-        if size != 1 and stride != step:
+        if not same(size, 1) and not same(stride, step):
             return False
         step *= max(size, 1)
     return True

@@ -149,7 +149,7 @@ _PARTS = {
 def product_of(value: Expr) -> tuple[float, tuple[Read, ...]] | None:
     """Return the constant and the reads that a value is the product of, None if it is more."""
     match value:
-        case Const(number) if not isinstance(number, bool):
+        case Const(number) if type(number) in (int, float):
             return float(number), ()
         case Read(_, _, None):
             return 1.0, (value,)

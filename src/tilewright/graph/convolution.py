@@ -16,7 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tilewright.base.errors import SizesError
 from tilewright.base.expr import Call, Const, Expr, Sym, names, reads
+from tilewright.base.sizes import Size, divides, same
 from tilewright.graph.classify import product_of
 from tilewright.graph.ir import Formula
 from tilewright.graph.total import Types, extents_of, fixed
@@ -97,10 +99,12 @@ def _match(
     extents: dict[str, int],
 ) -> Convolution | None:
     x, w, y = triple
-    if x.shape[0] != y.shape[0] or y.shape[1] != w.shape[0] or x.shape[1] % w.shape[1]:
+    if not same(x.shape[0], y.shape[0]) or not same(y.shape[1], w.shape[0]):
+        return None
+    if not divides(w.shape[1], x.shape[1]):
         return None
     groups = x.shape[1] // w.shape[1]
-    if groups == 0 or w.shape[0] % groups:
+    if groups == 0 or not divides(groups, w.shape[0]):
         return None
     entries = [
         [x.index[0], y.index[0]],
@@ -142,6 +146,12 @@ def _table(entries: list[Expr], dims: list[int], extents: dict[str, int]) -> np.
     """Return the index tuples that the loops run through, one row each, absent ones left out."""
     loops = sorted({name for entry in entries for name in names(entry)})
     sizes = [extents[name] for name in loops]
+    if any(isinstance(size, Size) for size in sizes):
+        raise SizesError(
+            "the positions of a convolution vary",
+            expected="sizes that vary in the batch alone, where gradients are asked for",
+            found=" x ".join(map(str, sizes)),
+        )
     count = int(np.prod(sizes, dtype=np.int64))
     if count > _GRID:
         return None

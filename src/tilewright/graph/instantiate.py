@@ -7,11 +7,13 @@ This module does not know any operator.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 
 from tilewright.base import algebra
 from tilewright.base.dtypes import BOOL, BY_NAME, F32, I64, DType
 from tilewright.base.errors import UNKNOWN, NotationError, Origin, ShapeError
 from tilewright.base.expr import Call, Const, Expr, Read, Sym, names, substitute, transform, walk
+from tilewright.base.sizes import Size, same
 from tilewright.base.syntax import ELLIPSIS
 from tilewright.base.syntax import show as show_expr
 from tilewright.graph.declare import TARGET, Declaration
@@ -45,7 +47,7 @@ def instantiate(
     extents; needed only where the target's index does not give them.  Raises ShapeError naming the
     loop, the two extents and the user's line.
     """
-    binding = _Binding(declaration, tuple(operands), dict(attributes or {}), origin)
+    binding = _Binding(declaration, tuple(operands), dict(attributes or {}), shape, origin)
     return binding.formula(dtype, shape)
 
 
@@ -57,6 +59,7 @@ class _Binding:
         declaration: Declaration,
         operands: tuple[TensorType, ...],
         attributes: dict[str, bool | int | float],
+        shape: tuple[Dim, ...] | None,
         origin: Origin,
     ) -> None:
         self.declaration = declaration
@@ -68,6 +71,8 @@ class _Binding:
         missing = [name for name in declaration.attributes if name not in attributes]
         assert not missing, f"{declaration.name} lacks the attributes {missing}"
         self.attributes = {name: Const(attributes[name]) for name in declaration.attributes}
+        known = (type_.shape for type_ in operands)
+        self.attributes |= _named_sizes((*known, tuple(attributes.values()), shape or ()))
         self.extents: dict[str, Dim] = {}
         self.source: dict[str, str] = {}  # where a loop's extent was read, for messages
         self.batch = self._batch_loops()
@@ -191,7 +196,9 @@ class _Binding:
         # A size-1 dim broadcast against n reads index 0; a named size is never 1 unless proved.
         middle: list[Expr] = []
         for loop, dim in zip(loops, shape[at : at + count], strict=True):
-            middle.append(Const(0) if dim == 1 and self.extents.get(loop, 1) != 1 else Sym(loop))
+            middle.append(
+                Const(0) if _is_one(dim) and not _is_one(self.extents.get(loop, 1)) else Sym(loop)
+            )
         return (*index[:at], *middle, *index[at + 1 :])
 
     def _declare(self, limits: Iterable[tuple[str, Expr]]) -> None:
@@ -251,11 +258,11 @@ class _Binding:
         if self.source.get(loop) == "declared":
             return
         before = self.extents.get(loop)
-        if before is None or (batch and before == 1):
+        if before is None or (batch and _is_one(before)):
             self.extents[loop] = dim
             self.source[loop] = source
             return
-        if before == dim or (batch and dim == 1):
+        if before == dim or (batch and _is_one(dim)):
             return
         raise ShapeError(
             f"{self.declaration.name}: loop {loop!r} is {before} in one operand "
@@ -296,6 +303,18 @@ class _Binding:
             extent = as_dim(self.extents[arg.name])
             result = Call("add", (Call("mul", (result, extent)), arg))
         return result
+
+
+def _is_one(dim: Dim) -> bool:
+    return isinstance(dim, int) and same(dim, 1)
+
+
+def _named_sizes(values: Iterable[Iterable[object]]) -> dict[str, Const]:
+    """Return the named sizes of the compilation that any value among these belongs to."""
+    for value in chain.from_iterable(values):
+        if isinstance(value, Size):
+            return {name: Const(value.sizes.size(name)) for name in value.sizes.values}
+    return {}
 
 
 def _asks_size(limit: Expr) -> bool:

@@ -30,6 +30,7 @@ from dataclasses import replace
 from tilewright.base import syntax
 from tilewright.base.errors import UNKNOWN, Origin
 from tilewright.base.expr import Expr, Read, Sym, transform
+from tilewright.base.sizes import Size
 from tilewright.graph import notation
 from tilewright.graph.build import rename
 from tilewright.graph.ir import (
@@ -83,7 +84,7 @@ def show_attr(value: Attr) -> str:
     if isinstance(value, tuple):
         inner = ", ".join(show_attr(part) for part in value)
         return f"({inner},)" if len(value) == 1 else f"({inner})"
-    return repr(value)
+    return str(value) if isinstance(value, Size) else repr(value)
 
 
 def quoted(text: str) -> str:

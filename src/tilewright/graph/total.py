@@ -27,6 +27,7 @@ from tilewright.base.expr import (
     substitute,
 )
 from tilewright.base.scalar import BY_NAME as FUNCTIONS
+from tilewright.base.sizes import greatest_of, least_of, same
 from tilewright.graph.ir import Formula, Loop, TensorType
 from tilewright.graph.notation import infer, operand_order
 
@@ -79,7 +80,7 @@ def total(formula: Formula, types: Types) -> Formula | None:
     for loop in formula.loops:
         if loop.name in bindings or loop in loops:
             continue
-        if loop.extent != 1:
+        if not same(fixed(loop.extent), 1):
             return None
         bindings[loop.name] = Const(0)
     extents = {loop.name: fixed(loop.extent) for loop in loops}
@@ -193,9 +194,9 @@ def inside(read: Read, types: Types, extents: Extents) -> list[Expr]:
             continue
         limits = algebra.bounds(entry, extents)
         low, high = (-1, fixed(dim)) if limits is None else limits
-        if low < 0:
+        if least_of(low) < 0:
             found.append(Call("ge", (floored(entry), Const(0))))
-        if high >= fixed(dim):
+        if least_of(fixed(dim) - high) <= 0:
             found.append(Call("lt", (floored(entry), Const(fixed(dim)))))
     return found
 
@@ -292,6 +293,7 @@ def decided(condition: Expr, extents: Extents) -> bool | None:
 
 def _compared(fn: str, low: int, high: int) -> bool | None:
     """Decide `d fn 0` for every d in [low, high]."""
+    low, high = least_of(low), greatest_of(high)
     always, never = {
         "lt": (high < 0, low >= 0),
         "le": (high <= 0, low > 0),

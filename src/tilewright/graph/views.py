@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from tilewright.base import algebra
 from tilewright.base.expr import Call, Const, Expr, Read, Sym, names, reads
+from tilewright.base.sizes import all_same, nominal, same
 from tilewright.graph.ir import Formula, Loop, TensorType
 from tilewright.graph.total import Extents, Types, extents_of, fixed, total
 
@@ -45,8 +46,10 @@ class View:
     def is_identity(self, shape: Sequence[int]) -> bool:
         """Say whether the result is the operand, of this shape, itself."""
         whole = tuple(fixed(loop.extent) for loop in self.loops)
-        return whole == tuple(shape) and all(
-            entry == (Const(0) if extent == 1 else Sym(loop.name))
+        if not all_same(whole, shape):
+            return False
+        return all(
+            entry == (Const(0) if same(extent, 1) else Sym(loop.name))
             for entry, loop, extent in zip(self.index, self.loops, whole, strict=True)
         )
 
@@ -148,5 +151,5 @@ def size_of(type_: TensorType) -> int:
 
 
 def bytes_of(type_: TensorType) -> int:
-    """Return the bytes of a dense tensor."""
-    return size_of(type_) * type_.dtype.bytes
+    """Return the bytes of a dense tensor; where sizes vary, their nominal ones."""
+    return nominal(size_of(type_)) * type_.dtype.bytes

@@ -15,6 +15,7 @@ from itertools import pairwise
 from tilewright.base import algebra
 from tilewright.base.dtypes import BOOL, I64, DType, promote
 from tilewright.base.expr import Call, Const, Expr, Read, Sym, names, substitute, transform, walk
+from tilewright.base.sizes import same
 from tilewright.graph.build import prune
 from tilewright.graph.ir import FORMULA, Formula, Graph, Loop, TensorType
 
@@ -86,7 +87,7 @@ def rename(formula: Formula, operands: tuple[str, ...]) -> Formula:
     loops: dict[str, Expr] = {}
     kept: list[Loop] = []
     for loop in formula.loops:
-        if extents[loop.name] == 1:
+        if same(extents[loop.name], 1):
             loops[loop.name] = Const(0)
         else:
             loops[loop.name] = Sym(f"i{len(kept)}")

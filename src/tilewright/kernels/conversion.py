@@ -11,6 +11,7 @@ import math
 import numpy as np
 
 from tilewright.base.dtypes import BF16, BOOL, F16, F32, F64, I32, I64, DType
+from tilewright.base.sizes import Size
 from tilewright.kernels.text import ATOM, COMPARE, UNARY, Term, c_type
 
 
@@ -18,6 +19,8 @@ def literal(value: bool | int | float) -> Term:
     """Return a Python number as a weak term."""
     if isinstance(value, bool):
         return Term(str(int(value)), BOOL, weak=True, literal=value)
+    if isinstance(value, Size):
+        return Term(str(value), I64, weak=True)
     if isinstance(value, int):
         return Term(_int_text(value), I64, _sign_level(value), True, value)
     return Term(_float_text(value, F64), F32, _sign_level(value), True, value)

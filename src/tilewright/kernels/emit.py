@@ -13,8 +13,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from tilewright.base.expr import Call, Expr, Read, walk
+from tilewright.base.expr import Call, Const, Expr, Read, walk
 from tilewright.base.scalar import BY_NAME as FUNCTIONS
+from tilewright.base.sizes import Size, larger, smaller
 from tilewright.graph import notation
 from tilewright.graph.ir import Formula, Graph
 from tilewright.kernels.body import (
@@ -41,6 +42,13 @@ FLAGS = ("-O3", "-march=native", "-ffp-contract=off", "-fno-math-errno", "-fno-t
 PARTS = 64  # at most: enough for any CPU to share evenly
 PART_WORK = 4096  # operations below which a part is not worth a thread's attention
 _NAME = "KERNEL"
+# What the text of a size that varies may call; its operands are not negative.
+SIZE_FUNCTIONS = {
+    "floordiv": "static inline long floordiv(long a, long b) { return a / b; }",
+    "mod": "static inline long mod(long a, long b) { return a % b; }",
+    "max": "static inline long max(long a, long b) { return a > b ? a : b; }",
+    "min": "static inline long min(long a, long b) { return a < b ? a : b; }",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +57,7 @@ class Emitted:
 
     p: the body's inputs, then its outputs.  parts: how many parts to call it for.  flops, bytes:
     what all parts together compute and touch.  recipe: how it was made, and why.
+    sizes: whether p holds, between inputs and outputs, the values of all named sizes (`long`).
     The function returns 0, or the sum of 1 (an index out of range), 2 (an integer divided by zero)
     and 4 (out of memory).
     """
@@ -59,6 +68,7 @@ class Emitted:
     flops: int
     bytes: int
     recipe: str
+    sizes: bool = False
 
 
 def emit_naive(graph: Graph, strides: Mapping[str, tuple[int, ...]] | None = None) -> Emitted:
@@ -101,7 +111,7 @@ def _emit(plain: Body) -> Emitted:
         units = 1
         for region in choice.plan.regions:
             if all(volume(static_shape(s.formula.type)) for s in region.statements):
-                units = max(units, print_region(printer, region, outputs, root))
+                units = larger(units, print_region(printer, region, outputs, root))
     elif choice.scatter is not None:
         units = print_scatter(printer, choice.scatter, outputs[body.outputs[0]], root)
     else:
@@ -156,7 +166,8 @@ def memory_of(body: Body) -> dict[str, Memory]:
 
 def parts_for(units: int, work: int) -> int:
     """Return how many parts so many equal units, `work` operations in all, are cut into."""
-    return max(1, min(PARTS, units, work // PART_WORK))
+    parts: int = larger(1, smaller(smaller(PARTS, units), work // PART_WORK))
+    return parts
 
 
 def finish(body: Body, printer: Printer, root: Scope, parts: int, recipe: str) -> Emitted:
@@ -164,11 +175,18 @@ def finish(body: Body, printer: Printer, root: Scope, parts: int, recipe: str) -
     lines = [_comment(name, formula) for name, formula in body.formulas]
     lines.append(f"int {_NAME}(char **p, long part, long parts)")
     lines.append("{")
-    names = (*(tensor.name for tensor in body.inputs), *body.outputs)
     code = list(root.block.render(1))
     read = set(re.findall(r"\w+", " ".join(code)))
+    sizes = {name: at for at, name in enumerate(_sizes_of(body)) if name in read}
+    names = [tensor.name for tensor in body.inputs]
+    if sizes:
+        lines += [f"    const long {n} = ((long *)p[{len(names)}])[{k}];" for n, k in sizes.items()]
+        names.append("")
+    names += body.outputs
     for at, name in enumerate(names):
-        if name not in read:  # a tensor without elements, or only its shape was of interest
+        if (
+            not name or name not in read
+        ):  # a tensor without elements, or only its shape was of interest
             continue
         c = body.type(name).dtype.c
         const = "const " if name.startswith("a") else ""
@@ -178,9 +196,24 @@ def finish(body: Body, printer: Printer, root: Scope, parts: int, recipe: str) -
     lines += code
     lines.append(f"    return {'bad' if printer.can_fail else '0'};")
     lines.append("}")
-    text = "\n".join((*filter(None, (print_support(printer.used),)), *lines)) + "\n"
+    helpers = [text for name, text in SIZE_FUNCTIONS.items() if sizes and name in read]
+    text = "\n".join((*filter(None, (print_support(printer.used),)), *helpers, *lines)) + "\n"
     name = "k_" + hashlib.sha256(text.encode()).hexdigest()[:16]
-    return Emitted(name, text.replace(_NAME, name), parts, flops_of(body), bytes_of(body), recipe)
+    text = text.replace(_NAME, name)
+    return Emitted(name, text, parts, flops_of(body), bytes_of(body), recipe, bool(sizes))
+
+
+def _sizes_of(body: Body) -> tuple[str, ...]:
+    """Return the names of the sizes that vary, in the order of their values in memory."""
+    found: list[object] = []
+    for tensor in body.inputs:
+        found += [*tensor.type.shape, *tensor.strides]
+    for _, formula in body.formulas:
+        found += [*formula.type.shape, *(loop.extent for loop in formula.loops)]
+        parts = (formula.value, formula.where, formula.at, formula.fill, *formula.index)
+        found += [n.value for p in parts if p is not None for n in walk(p) if isinstance(n, Const)]
+    known = next((value for value in found if isinstance(value, Size)), None)
+    return () if known is None else tuple(known.sizes.values)
 
 
 def _comment(name: str, formula: Formula) -> str:
@@ -220,8 +253,8 @@ def bytes_of(body: Body) -> int:
         touched = 0
         for _, formula in body.formulas:
             if any(read.tensor == tensor.name for read in _reads(formula)):
-                touched = max(touched, volume(list(static_extents(formula).values())))
-        touched = min(touched, volume(static_shape(tensor.type)))
+                touched = larger(touched, volume(list(static_extents(formula).values())))
+        touched = smaller(touched, volume(static_shape(tensor.type)))
         total += touched * tensor.type.dtype.bytes
     return total
 

@@ -28,11 +28,12 @@ from tilewright.base.expr import (
     walk,
 )
 from tilewright.base.scalar import BY_NAME as FUNCTIONS
+from tilewright.base.sizes import greatest_of, least_of
 from tilewright.graph.ir import Formula
 from tilewright.kernels.body import Body, has_read, is_pointwise, static_shape
 from tilewright.kernels.conversion import convert, literal, load, rounded
 from tilewright.kernels.functions import apply
-from tilewright.kernels.text import ATOM, COMPARE, PRODUCT, TERNARY, Scope, Term, c_type
+from tilewright.kernels.text import ATOM, COMPARE, PRODUCT, TERNARY, Scope, Term, c_type, unsigned
 
 OUT_OF_RANGE, ZERO_DIVISION, OUT_OF_MEMORY = 1, 2, 4
 
@@ -121,7 +122,7 @@ class Printer:
         if fn not in ("floordiv", "mod", "exactdiv") or not terms[0].weak or terms[0].literal:
             return None
         limits = algebra.bounds(args[0], self.extents)
-        if limits is None or limits[0] < 0 or not isinstance(args[1], Const):
+        if limits is None or least_of(limits[0]) < 0 or not isinstance(args[1], Const):
             return None
         sign = "%" if fn == "mod" else "/"
         text = f"{terms[0].at(PRODUCT)} {sign} {terms[1].at(PRODUCT + 1)}"
@@ -198,7 +199,7 @@ class Printer:
             index = self.value(without_exact(entry), home)
             if index.level < ATOM:
                 index = self.define(Read("@index", (entry,)), index, home, "j")
-            test = f"(unsigned long){index.text} < {max(extent, 1)}ul"
+            test = f"(unsigned long){index.text} < {unsigned(max(extent, 1))}"
             text = Term(f"{test} ? (long){index.text} : 0", I64, TERNARY)
             name = self.fresh("j")
             home.add(f"const long {name} = {text.text};")
@@ -412,7 +413,11 @@ def is_index(expr: Expr) -> bool:
     allowed = ("add", "sub", "mul", "neg", "floordiv", "mod", "exactdiv")
     return all(
         isinstance(node, Sym)
-        or (isinstance(node, Const) and type(node.value) is int)
+        or (
+            isinstance(node, Const)
+            and isinstance(node.value, int)
+            and not isinstance(node.value, bool)
+        )
         or (isinstance(node, Call) and node.fn in allowed)
         for node in walk(expr)
     )
@@ -453,7 +458,8 @@ def proved(condition: Expr, extents: Mapping[str, int]) -> bool:
             if limits is None:
                 return False
             low, high = limits
-            return {"ge": low >= 0, "gt": low > 0, "le": high <= 0, "lt": high < 0}[fn]
+            least, most = least_of(low), greatest_of(high)
+            return {"ge": least >= 0, "gt": least > 0, "le": most <= 0, "lt": most < 0}[fn]
         case Call("eq", (a, b)) if is_index(a) and is_index(b):
             return algebra.simplify(Call("sub", (a, b)), extents) == Const(0)
     return False

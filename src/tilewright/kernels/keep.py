@@ -10,6 +10,7 @@ from tilewright.base import algebra
 from tilewright.base.dtypes import BOOL
 from tilewright.base.expr import Call, Const, Expr, Read, Sym, children, names
 from tilewright.base.scalar import BY_NAME as FUNCTIONS
+from tilewright.base.sizes import greatest_of
 from tilewright.kernels.body import is_pointwise, volume
 from tilewright.kernels.conversion import load
 from tilewright.kernels.expression import bound_to
@@ -33,7 +34,7 @@ def keep(row: Row, depth: int, scope: Scope) -> None:
         assert known is not None, f"{read.tensor} has been computed here"
         if read not in row.pending:
             c = "unsigned char" if known.dtype == BOOL else c_type(known.dtype)
-            size = volume([row.extents[name] for name in columns])
+            size = greatest_of(volume([row.extents[name] for name in columns]))
             taken = size * known.dtype.compute.bytes
             if row.kept_bytes + taken > KEEP_BYTES:
                 continue

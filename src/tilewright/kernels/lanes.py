@@ -9,6 +9,7 @@ This recipe does not know row buffers.
 from collections.abc import Callable
 from functools import partial
 
+from tilewright.base.sizes import divides, greatest_of, nominal, same
 from tilewright.kernels.body import volume
 from tilewright.kernels.row import Row, Sum, attach_units, counting, decode, groups, store, write
 from tilewright.kernels.statement import Statement
@@ -20,17 +21,17 @@ def print_side_by_side(row: Row, root: Scope) -> int:
     """Print a region whose rows run innermost, a tile of them at a time."""
     lane, extents = row.region.lane, row.extents
     length = extents[lane]
-    tile = 256 if length >= 4096 else 128 if length >= 1024 else 64
-    tile = min(tile, length)
+    tile = 256 if nominal(length) >= 4096 else 128 if nominal(length) >= 1024 else 64
+    tile = min(tile, greatest_of(length))
     tiles = -(-length // tile)
     outer = [(name, extents[name]) for name in row.region.rows if name != lane]
     count = volume([extent for _, extent in outer]) * tiles
     unit = root.inner(*(name for name, _ in outer))
     decode(unit, outer, tiles)
-    unit.add(f"const long first = {f'u % {tiles} * {tile}' if tiles > 1 else '0'};")
+    unit.add(f"const long first = {'0' if same(tiles, 1) else f'u % {tiles} * {tile}'};")
     high = (
         str(tile)
-        if length % tile == 0
+        if divides(tile, length)
         else f"(first + {tile} < {length} ? {tile} : {length} - first)"
     )
     unit.add(f"const long wide = {high};")

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from tilewright.base import algebra
 from tilewright.base.expr import Call, Const, Expr, Read, Sym, children, names, walk
+from tilewright.base.sizes import nominal
 from tilewright.kernels.body import (
     contiguous,
     has_read,
@@ -157,8 +158,9 @@ def _score(state: State, region: Region, loop: str) -> int:
         _, terms = algebra.affine(offset)
         step = terms.get(Sym(loop), 0)
         divided = any(loop in names(atom) for atom in terms if atom != Sym(loop))
-        touched = size * volume([state.extents[n] for n in names(offset) if n in state.extents])
-        if divided or abs(step) > 1:
+        touched = volume([state.extents[n] for n in names(offset) if n in state.extents])
+        touched = size * nominal(touched)
+        if divided or nominal(abs(step)) > 1:
             total -= 2 * touched
         elif step:
             total += touched
@@ -169,10 +171,11 @@ def _crossing(state: State, region: Region, inner: str) -> str:
     """Return the loop along which what `inner` strides over is contiguous, if there is one."""
     for offset, _ in offsets(state, region):
         _, terms = algebra.affine(offset)
-        if abs(terms.get(Sym(inner), 0)) > 1:
+        if nominal(abs(terms.get(Sym(inner), 0))) > 1:
             for name in region.rows:
-                long = min(state.extents[name], state.extents[inner]) >= LANE
-                if name != inner and abs(terms.get(Sym(name), 0)) == 1 and long:
+                extents = state.extents[name], state.extents[inner]
+                long = min(map(nominal, extents)) >= LANE
+                if name != inner and nominal(abs(terms.get(Sym(name), 0))) == 1 and long:
                     return name
     return ""
 
@@ -188,7 +191,7 @@ def ordered(state: State, region: Region) -> Region:
     column = max(region.columns, key=lambda n: (_score(state, region, n), region.columns.index(n)))
     columns = (*(n for n in region.columns if n != column), column)
     lane = ""
-    wide = [n for n in region.rows if state.extents[n] >= LANE]
+    wide = [n for n in region.rows if nominal(state.extents[n]) >= LANE]
     if wide:
         best = max(wide, key=lambda n: (_score(state, region, n), region.rows.index(n)))
         if _score(state, region, best) > _score(state, region, column):

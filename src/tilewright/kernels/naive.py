@@ -23,7 +23,7 @@ from tilewright.kernels.body import (
 from tilewright.kernels.conversion import convert, stored
 from tilewright.kernels.expression import OUT_OF_MEMORY, Memory, Printer
 from tilewright.kernels.reduce import BEST, accumulator, combined, identity, wins
-from tilewright.kernels.text import Scope, Term, c_type
+from tilewright.kernels.text import Scope, Term, c_type, unsigned
 
 
 def print_naive(printer: Printer, root: Scope, *, sliced: bool) -> None:
@@ -58,7 +58,7 @@ def _allocate(printer: Printer, name: str, formula: Formula, scope: Scope) -> No
 
 def _claim(printer: Printer, name: str, c: str, count: int, scope: Scope) -> None:
     printer.used.add("malloc")
-    scope.add(f"{c} *{name} = malloc({max(count, 1)}ul * sizeof({c}));")
+    scope.add(f"{c} *{name} = malloc({unsigned(max(count, 1))} * sizeof({c}));")
     scope.add(f"if (!{name}) return {OUT_OF_MEMORY};")
 
 

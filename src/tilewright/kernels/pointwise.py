@@ -5,6 +5,7 @@ The idea: nothing is shared between elements, so that only the way through memor
 This recipe does not know reductions.
 """
 
+from tilewright.base.sizes import divides, larger, same, smaller
 from tilewright.kernels.body import volume
 from tilewright.kernels.row import Row, attach_units, decode, store
 from tilewright.kernels.text import Scope
@@ -26,15 +27,15 @@ def print_pointwise(row: Row, root: Scope) -> int:
     inner = rows[-1]
     outer = [(name, extents[name]) for name in rows[:-1]]
     count, length = volume([extent for _, extent in outer]), extents[inner]
-    blocks = max(1, min(length // 1024, -(-PARTS // count)))
+    blocks: int = larger(1, smaller(length // 1024, -(-PARTS // count)))
     unit = root.inner(*rows[:-1])
     low, high = "0", str(length)
-    if blocks > 1:
+    if not same(blocks, 1):
         low, high = (
             f"{length} * (u % {blocks}) / {blocks}",
             f"{length} * (u % {blocks} + 1) / {blocks}",
         )
-        if count == 1:
+        if same(count, 1):
             low, high = f"{length} * u / {blocks}", f"{length} * (u + 1) / {blocks}"
     decode(unit, outer, blocks)
     loop = unit.inner(inner)
@@ -55,7 +56,7 @@ def _tiled(row: Row, root: Scope) -> int:
     unit = root.inner(*(name for name, _ in outer))
     decode(unit, outer, tiles)
     first = "u" if not outer else f"u % {tiles}"
-    unit.add(f"const long m = {first if tiles > 1 else '0'} * {TILE};")
+    unit.add(f"const long m = {'0' if same(tiles, 1) else first} * {TILE};")
     tile = unit.inner()
     across = tile.inner(other)
     loop = across.inner(inner)
@@ -72,6 +73,6 @@ def _tiled(row: Row, root: Scope) -> int:
 def _up_to(name: str, first: str, extent: int) -> str:
     """Return the head of a loop over one tile, which may be cut off by the end."""
     high = f"{first} + {TILE}"
-    if extent % TILE:
+    if not divides(TILE, extent):
         high = f"({high} < {extent} ? {high} : {extent})"
     return f"for (long {name} = {first}; {name} < {high}; {name}++)"

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from tilewright.base import algebra
 from tilewright.base.dtypes import DType
 from tilewright.base.expr import Expr, Read
+from tilewright.base.sizes import same
 from tilewright.kernels.conversion import stored
 from tilewright.kernels.expression import Memory, Printer
 from tilewright.kernels.reduce import BEST
@@ -84,7 +85,7 @@ def decode(unit: Scope, outer: list[tuple[str, int]], blocks: int) -> None:
     step = blocks
     lines = []
     for at, (name, extent) in reversed(list(enumerate(outer))):
-        text = "u" if step == 1 else f"u / {step}"
+        text = "u" if same(step, 1) else f"u / {step}"
         lines.append(f"const long {name} = {text if at == 0 else f'{text} % {extent}'};")
         step *= extent
     for line in reversed(lines):
@@ -92,7 +93,7 @@ def decode(unit: Scope, outer: list[tuple[str, int]], blocks: int) -> None:
 
 
 def attach_units(root: Scope, unit: Scope, count: int) -> None:
-    if count == 1:
+    if same(count, 1):
         root.attach(unit, "if (part == 0)")
     else:
         root.attach(

@@ -16,6 +16,7 @@ Long sums are formed in double.  Results depend on no part boundaries.
 This module does not know how regions were found.
 """
 
+from tilewright.base.sizes import divides, nominal
 from tilewright.kernels.body import volume
 from tilewright.kernels.expression import Memory, Printer
 from tilewright.kernels.keep import keep
@@ -76,7 +77,8 @@ def _nest(row: Row, group: list[Statement], depth: int, unit: Scope) -> None:
     length = row.extents[inner] if inner else 1
     lanes = 1
     if sums and not any(statement.formula.op in BEST for statement in sums):
-        lanes = LANES if length >= 2 * LANES else 16 if length >= 16 else 1
+        usual = nominal(length)
+        lanes = LANES if usual >= 2 * LANES else 16 if usual >= 16 else 1
     count = volume([row.extents[name] for name in columns]) // lanes
     for statement in sums:
         declare(row, statement, lanes, count, unit)
@@ -116,7 +118,7 @@ def _innermost(
     block.add("#pragma GCC ivdep")
     block.attach(body, counting("l", "0", str(lanes)))
     outer.attach(block, f"for (long b = 0; b < {whole}; b += {lanes})")
-    if length % lanes:
+    if not divides(lanes, length):
         body = outer.inner(inner)
         body.add(f"const long {inner} = {whole} + l;")
         _body(row, group, depth, body)

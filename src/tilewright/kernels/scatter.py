@@ -8,6 +8,7 @@ This recipe does not know operations other than `=` and `+=`, nor sums that need
 """
 
 from tilewright.base.expr import Call, Const, Expr, Read, Sym
+from tilewright.base.sizes import larger
 from tilewright.graph.ir import Formula
 from tilewright.kernels.body import (
     Body,
@@ -59,7 +60,7 @@ def print_scatter(printer: Printer, formula: Formula, target: Memory, root: Scop
     units = 1
     if apart:
         length = extents[apart]
-        units = max(1, length // SLICE)
+        units = larger(1, length // SLICE)
         root.add(f"const long low = {length} * part / parts, high = {length} * (part + 1) / parts;")
     _print_fill(printer, formula, target, apart, root)
     scope, opened = root, []

@@ -8,6 +8,7 @@ This module does not know loops.
 
 from tilewright.base.dtypes import BOOL, F32, F64
 from tilewright.base.expr import Expr, Read
+from tilewright.base.sizes import greatest_of
 from tilewright.kernels.conversion import convert, rounded
 from tilewright.kernels.functions import apply
 from tilewright.kernels.reduce import BEST, accumulator, combined, identity, needs_mark, wins
@@ -22,7 +23,7 @@ def declare(row: Row, statement: Statement, lanes: int, count: int, scope: Scope
     """Declare the accumulators of a reduction, and remember them; `count` terms go into each."""
     formula, printer = statement.formula, row.printer
     dtype = accumulator(formula, printer.type_of(formula.value))
-    if dtype == F32 and formula.op == "+=" and count > LONG_SUM:
+    if dtype == F32 and formula.op == "+=" and greatest_of(count) > LONG_SUM:
         dtype = F64
     always = not _present(row, statement)
     name = printer.fresh("s")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from tilewright.base.dtypes import BOOL, F64, DType
 from tilewright.base.expr import Expr
+from tilewright.base.sizes import Size
 
 ATOM, UNARY, PRODUCT, SUM, COMPARE, TERNARY = 9, 8, 7, 6, 5, 1
 
@@ -43,6 +44,11 @@ class Term:
 def c_type(dtype: DType) -> str:
     """Return the C type that a value is computed in (a truth value is an int)."""
     return "int" if dtype == BOOL else dtype.compute.c
+
+
+def unsigned(number: int) -> str:
+    """Return the C text of a number that is not negative, as an unsigned long."""
+    return f"(unsigned long){number}" if isinstance(number, Size) else f"{number}ul"
 
 
 class Block:

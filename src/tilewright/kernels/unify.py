@@ -10,6 +10,7 @@ from itertools import pairwise
 
 from tilewright.base import algebra
 from tilewright.base.expr import Call, Const, Expr, Read, Sym, names, walk
+from tilewright.base.sizes import divides, least_of, nominal, same
 from tilewright.kernels.body import (
     has_read,
 )
@@ -45,7 +46,7 @@ def match_entries(state: State, a: Expr, b: Expr) -> bool:
     if left is None or right is None:
         return False
     if isinstance(a, Sym):
-        if left[0][1] != right[-1][0] * right[-1][1] or right[0][0] != 1:
+        if not same(left[0][1], right[-1][0] * right[-1][1]) or not same(right[0][0], 1):
             return False
         return _split_loop(state, a.name, right[1][0]) if len(right) > 1 else False
     if [d[:2] for d in left] != [d[:2] for d in right]:
@@ -61,18 +62,21 @@ def _digits(state: State, expr: Expr) -> list[tuple[int, int, str]] | None:
     if constant or not all(isinstance(atom, Sym) for atom in terms):
         return None
     found = sorted(
-        (factor, state.extents[atom.name], atom.name)
-        for atom, factor in terms.items()
-        if isinstance(atom, Sym)
+        (
+            (factor, state.extents[atom.name], atom.name)
+            for atom, factor in terms.items()
+            if isinstance(atom, Sym)
+        ),
+        key=lambda digit: (nominal(digit[0]), nominal(digit[1]), digit[2]),
     )
-    if any(b[0] != a[0] * a[1] for a, b in pairwise(found)):
+    if any(not same(b[0], a[0] * a[1]) for a, b in pairwise(found)):
         return None
-    return found if found and found[0][0] == 1 else None
+    return found if found and same(found[0][0], 1) else None
 
 
 def same_loop(state: State, a: str, b: str) -> bool:
     """Call two loops by one name, unless they differ in extent or one statement has both."""
-    if a == b or state.extents[a] != state.extents[b]:
+    if a == b or not same(state.extents[a], state.extents[b]):
         return False
     if any({a, b} <= set(statement.loops()) for statement in state.statements.values()):
         return False
@@ -100,7 +104,7 @@ def split_divided(state: State) -> bool:
 
 def _split_loop(state: State, name: str, q: int) -> bool:
     extent = state.extents[name]
-    if not 1 < q < extent or extent % q:
+    if least_of(q) <= 1 or least_of(extent - q) <= 0 or not divides(q, extent):
         return False
     high, low = state.fresh(extent // q), state.fresh(q)
     state.substitute({name: Call("add", (Call("mul", (Sym(high), Const(q))), Sym(low)))})

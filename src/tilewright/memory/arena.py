@@ -61,6 +61,28 @@ def pack(blocks: Iterable[Block]) -> MemoryPlan:
     return MemoryPlan(tuple(sorted(offsets.items())), total, lower_bound(ordered))
 
 
+def stacked(plan: MemoryPlan, blocks: Sequence[Block]) -> dict[str, tuple[str, ...]]:
+    """Return for each block those that it starts right above, in the order that a plan puts them.
+
+    Whatever the blocks' sizes are then, no two that are alive at one time overlap: of each pair one
+    is above the other, if only by way of others.
+    """
+    offsets = dict(plan.offsets)
+    placed: list[Block] = []
+    below: dict[str, set[str]] = {}
+    above: dict[str, tuple[str, ...]] = {}
+    for block in sorted(blocks, key=lambda block: (offsets[block.name], block.name)):
+        direct: list[str] = []
+        below[block.name] = set()
+        for other in reversed(placed):
+            if block.meets(other) and other.name not in below[block.name]:
+                direct.append(other.name)
+                below[block.name] |= {other.name, *below[other.name]}
+        above[block.name] = tuple(reversed(direct))
+        placed.append(block)
+    return above
+
+
 def lower_bound(blocks: Sequence[Block]) -> int:
     """Return the most bytes alive at one step: no arena can be smaller."""
     changes: dict[int, int] = {}

@@ -8,7 +8,7 @@ This module does not know constants that are arrays: those are `constant` nodes.
 import math
 
 from tilewright.base.syntax import show_number
-from tilewright.ops.nest import limited, number, numbers
+from tilewright.ops.nest import limited, number, numbers, steps
 from tilewright.ops.operator import Attrs, Operator, Types, dtype_attribute, sample
 
 
@@ -23,7 +23,10 @@ def _arange(_: Types, attrs: Attrs) -> str:
     start, stop, step = attrs["start"], attrs["stop"], attrs["step"]
     assert isinstance(start, int | float) and isinstance(stop, int | float), "ends are numbers"
     assert isinstance(step, int | float) and step != 0, "a step is a number but 0"
-    length = max(math.ceil((stop - start) / step), 0)
+    if isinstance(start, int) and isinstance(stop, int) and isinstance(step, int) and step > 0:
+        length = steps(start, stop, step)
+    else:
+        length = max(math.ceil((stop - start) / step), 0)
     value = "i" if step == 1 else f"i * {show_number(step)}"
     value = value if start == 0 else f"{show_number(start)} + {value}"
     return f"y[i<{length}] = {attrs['dtype']}({value})"

@@ -9,6 +9,7 @@ This module does not know any operator.
 import math
 from collections.abc import Sequence
 
+from tilewright.base.sizes import larger
 from tilewright.graph.ir import Attr, Dim
 
 _LETTERS = "ijklmnopqrst"
@@ -56,7 +57,7 @@ def count(shape: Sequence[Dim], dims: Sequence[int]) -> int:
     """Return how many elements are reduced into one."""
     extents = [shape[dim] for dim in dims]
     assert all(isinstance(extent, int) for extent in extents), "sizes are known numbers"
-    return math.prod(int(extent) for extent in extents if isinstance(extent, int))
+    return math.prod(extent for extent in extents if isinstance(extent, int))
 
 
 def linear_position(shape: Sequence[Dim], names: Sequence[str]) -> str:
@@ -86,6 +87,12 @@ def number(attr: Attr) -> int:
     """Return an attribute that is an integer."""
     assert isinstance(attr, int), f"{attr!r} is not an integer"
     return attr
+
+
+def steps(start: int, stop: int, step: int) -> int:
+    """Return how many numbers `range(start, stop, step)` gives; the step is positive."""
+    count: int = larger(0, -(-(stop - start) // step))
+    return count
 
 
 def limited(shape: Sequence[int]) -> str:

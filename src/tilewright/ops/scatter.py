@@ -10,7 +10,7 @@ from tilewright.base.dtypes import DType
 from tilewright.graph.build import Builder
 from tilewright.graph.ir import Node
 from tilewright.ops.gather import Indexing
-from tilewright.ops.nest import index, limited, loops, number, one_dim, sizes
+from tilewright.ops.nest import index, limited, loops, number, one_dim, sizes, steps
 from tilewright.ops.operator import Attrs, Declare, Operator, Tangents, Types, sample, write
 from tilewright.ops.shape import slice_bounds
 
@@ -67,7 +67,7 @@ def _slice_scatter(types: Types, attrs: Attrs) -> str:
     shape = sizes(types[0].shape)
     dim = one_dim(attrs["dim"], len(shape))
     start, stop, step = slice_bounds(attrs, shape[dim])
-    assert sizes(types[1].shape)[dim] == len(range(start, stop, step)), "the slice has that size"
+    assert sizes(types[1].shape)[dim] == steps(start, stop, step), "the slice has that size"
     names = loops(len(shape))
     entries = list(names)
     inside = f"i - {start}".replace("i", names[dim], 1)

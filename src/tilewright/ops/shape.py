@@ -9,6 +9,7 @@ This module does not know whether a view costs anything: layout is decided later
 import math
 from collections.abc import Callable, Sequence
 
+from tilewright.base.sizes import larger, smaller
 from tilewright.ops.nest import (
     chosen_dims,
     index,
@@ -19,6 +20,7 @@ from tilewright.ops.nest import (
     numbers,
     one_dim,
     sizes,
+    steps,
 )
 from tilewright.ops.operator import Attrs, Operator, Types, sample
 
@@ -94,9 +96,8 @@ def _slice(types: Types, attrs: Attrs) -> str:
     shape = sizes(types[0].shape)
     dim = one_dim(attrs["dim"], len(shape))
     start, stop, step = slice_bounds(attrs, shape[dim])
-    return _placed(
-        shape, dim, len(range(start, stop, step)), f"{loops(len(shape))[dim]}*{step}+{start}"
-    )
+    entry = f"{loops(len(shape))[dim]}*{step}+{start}"
+    return _placed(shape, dim, steps(start, stop, step), entry)
 
 
 def slice_bounds(attrs: Attrs, size: int) -> tuple[int, int, int]:
@@ -105,7 +106,15 @@ def slice_bounds(attrs: Attrs, size: int) -> tuple[int, int, int]:
     assert start is None or isinstance(start, int), "a slice starts at an integer"
     assert stop is None or isinstance(stop, int), "a slice stops at an integer"
     assert step > 0, "tensors are sliced by positive steps"
-    return slice(start, stop, step).indices(size)
+    first = 0 if start is None else _inside(start, size)
+    last = size if stop is None else _inside(stop, size)
+    return first, last, step
+
+
+def _inside(end: int, size: int) -> int:
+    """Return where a slice's end lies: counted from the dim's end if negative, and in the dim."""
+    moved: int = larger(0, end + size) if end < 0 else smaller(end, size)
+    return moved
 
 
 def _select(types: Types, attrs: Attrs) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from tilewright.base.dtypes import BY_NAME
 from tilewright.base.expr import Call, Const, Expr, Read, children, rebuild, substitute
+from tilewright.base.sizes import same
 from tilewright.graph.compose import over_values, types_of
 from tilewright.graph.ir import Formula, Graph, Node
 from tilewright.graph.total import (
@@ -132,7 +133,7 @@ def _assigned(formula: Formula, types: Types) -> Formula:
         return formula
     extents = extents_of(formula)
     ones = {loop.name: Const(0) for loop in reduced(formula)}
-    if any(extents[name] != 1 for name in ones) or isinstance(formula.fill, Read):
+    if any(not same(extents[name], 1) for name in ones) or isinstance(formula.fill, Read):
         return formula
     if formula.where is not None or presence(formula.value, types, extents):
         return formula

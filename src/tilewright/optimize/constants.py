@@ -13,6 +13,7 @@ import numpy as np
 
 from tilewright.base.errors import IndexRangeError
 from tilewright.base.expr import Const, Sym, walk
+from tilewright.base.sizes import Size, greatest_of
 from tilewright.graph.build import nest
 from tilewright.graph.compose import compose, over_values, types_of
 from tilewright.graph.evaluate import evaluate_formula
@@ -64,7 +65,8 @@ class FoldConstants:
         for loop in formula.loops:
             work *= fixed(loop.extent)
         constant = all(value.name in known for value in node.inputs)
-        small = work <= _WORK and size_of(formula.type) <= _WORK
+        small = greatest_of(work) <= _WORK and greatest_of(size_of(formula.type)) <= _WORK
+        small = small and not any(isinstance(dim, Size) for dim in formula.type.shape)
         if not constant or not small or _is_uniform(node) or _is_random(formula):
             return node
         arrays = [_array(known[value.name]) for value in node.inputs]

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from tilewright.base import algebra
 from tilewright.base.expr import Sym
+from tilewright.base.sizes import nominal
 from tilewright.graph.ir import Formula, Graph
 from tilewright.graph.total import Types, fixed
 from tilewright.graph.views import address_of, bytes_of, contiguous, is_pointwise
@@ -258,8 +259,8 @@ class Merger:
             shape = [fixed(dim) for dim in self.types[member.name].shape]
             _, terms = algebra.affine(address_of(member.index, contiguous(shape), extents))
             weights = {atom.name: w for atom, w in terms.items() if isinstance(atom, Sym)}
-            inner = [w for name, w in weights.items() if name not in space.rows]
-            outer = [w for name, w in weights.items() if name in space.rows]
+            inner = [nominal(w) for name, w in weights.items() if name not in space.rows]
+            outer = [nominal(w) for name, w in weights.items() if name in space.rows]
             if inner and outer and max(inner) > min(outer):
                 return False
         return True

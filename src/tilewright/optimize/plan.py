@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from tilewright.base.expr import Read, Sym, reads
+from tilewright.base.sizes import nominal
 from tilewright.graph.ir import Formula, Graph, Node, TensorType, Value
 from tilewright.graph.total import Types, extents_of, parts
 from tilewright.graph.views import bytes_of, contiguous, place, size_of
@@ -105,7 +106,7 @@ def _bytes_of_one(formula: Formula, types: tuple[TensorType, ...]) -> tuple[tupl
         every.append(Read(formula.fill.tensor, formula.index))
     for read in dict.fromkeys(every):
         type_ = by_name[read.tensor]
-        touched = min(_elements(read, formula, type_), size_of(type_))
+        touched = min(nominal(_elements(read, formula, type_)), nominal(size_of(type_)))
         found[read.tensor] = max(found.get(read.tensor, 0), touched * type_.dtype.bytes)
     return tuple(found.items())
 
@@ -116,7 +117,9 @@ def _elements(read: Read, formula: Formula, type_: TensorType) -> int:
     points = 1
     for extent in extents.values():
         points *= extent
-    if points <= size_of(type_) and all(isinstance(entry, Sym) for entry in read.index):
+    if nominal(points) <= nominal(size_of(type_)) and all(
+        isinstance(entry, Sym) for entry in read.index
+    ):
         moved = {entry.name for entry in read.index if isinstance(entry, Sym)}
         if len(moved) == len(extents):
             return points

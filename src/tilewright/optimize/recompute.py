@@ -12,6 +12,7 @@ This module does not know how regions came about.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from tilewright.base.sizes import nominal
 from tilewright.graph.compose import rename_operands
 from tilewright.graph.ir import Formula
 from tilewright.graph.total import extents_of, flops
@@ -138,7 +139,7 @@ class Recomputing:
         never = -float("inf")
         users = [f for f in reader.formulas.values() if name in f.operands]
         points = sum(self._points(formula) for formula in users)
-        if group.kind == "alone" or points > 2 * size_of(self.types[name]) * len(users):
+        if group.kind == "alone" or points > 2 * nominal(size_of(self.types[name])) * len(users):
             return never
         before = bytes_read(reader.formulas.values(), self.types)
         there = set(before) | set(reader.formulas)
@@ -152,7 +153,7 @@ class Recomputing:
         result = 1
         for extent in extents_of(formula).values():
             result *= extent
-        return result
+        return nominal(result)
 
     def _move(self, name: str, made: Again, at: int, gain: float) -> None:
         """Let a region compute a value itself."""

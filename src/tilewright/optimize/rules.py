@@ -16,6 +16,7 @@ import numpy as np
 from tilewright.base.dtypes import BOOL, BY_NAME, DType
 from tilewright.base.expr import Call, Const, Expr, Read, reads
 from tilewright.base.scalar import BY_NAME as FUNCTIONS
+from tilewright.base.sizes import Size
 from tilewright.graph.evaluate_scalar import apply, literal
 from tilewright.graph.notation import infer
 from tilewright.graph.total import Extents, decided, of_indices
@@ -48,7 +49,7 @@ Rule = Callable[[Expr, Context], Expr | None]
 def _is(value: Expr, number: float) -> bool:
     """Say whether a value is this constant, the sign of a zero included."""
     match value:
-        case Const(found) if not isinstance(found, bool):
+        case Const(found) if not isinstance(found, bool | Size):
             return found == number and math.copysign(1, found) == math.copysign(1, number)
     return False
 
@@ -168,7 +169,7 @@ def power_of_two_divisor(value: Expr, context: Context) -> Expr | None:
     """x / 2 --> x * 0.5, and any power of two whose reciprocal is no subnormal: both are exact"""
     match value:
         case Call("div", (x, Const(number))) if context.dtype(x).kind == "float":
-            if isinstance(number, bool) or number == 0 or not math.isfinite(number):
+            if isinstance(number, bool | Size) or number == 0 or not math.isfinite(number):
                 return None
             mantissa, exponent = math.frexp(number)
             if abs(mantissa) == 0.5 and -100 < exponent < 100 and exponent != 1:

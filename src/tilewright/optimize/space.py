@@ -13,11 +13,13 @@ of another's result is at the reader's own place.
 This module does not know graphs, or what is worth sharing.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from tilewright.base import algebra
 from tilewright.base.expr import Call, Const, Expr, Read, Sym, names, reads, substitute
+from tilewright.base.sizes import divides, least_of, nominal, same
 from tilewright.graph.ir import Formula
 from tilewright.graph.total import Types, extents_of, fixed, parts
 from tilewright.graph.views import contiguous, is_reduction, parallel
@@ -55,21 +57,22 @@ class Space:
         return frozenset(name for name, _ in self.extents)
 
     def size(self, digits: Iterable[str]) -> int:
-        """Return how many points some digits make."""
+        """Return how many points some digits make; where sizes vary, nominally."""
         extents = dict(self.extents)
         result = 1
         for name in digits:
             result *= extents[name]
-        return result
+        return nominal(result)
 
 
 def space_of(name: str, formula: Formula) -> Space:
     """Return the space of a formula alone, whose operands are named by values."""
-    own = {loop: f"{name}.{loop}" for loop, size in extents_of(formula).items() if size != 1}
+    many = [loop for loop, size in extents_of(formula).items() if not same(size, 1)]
+    own = {loop: f"{name}.{loop}" for loop in many}
     bind: dict[str, Expr] = {
         loop: Sym(own[loop]) if loop in own else Const(0) for loop in extents_of(formula)
     }
-    extents = {own[loop]: size for loop, size in extents_of(formula).items() if size != 1}
+    extents = {own[loop]: size for loop, size in extents_of(formula).items() if not same(size, 1)}
     found: dict[tuple[str, Index], None] = {}
     gathers: set[str] = set()
     for read in _reads(formula):
@@ -157,7 +160,7 @@ class _Joining:
         while True:
             left = self._address(mine, strides)
             right = self._address(other, strides)
-            if left is None or right is None or left[0] != right[0]:
+            if left is None or right is None or not same(left[0], right[0]):
                 return away
             if whole and not (self._is_whole(left, self.a) and self._is_whole(right, self.b)):
                 return away
@@ -188,13 +191,13 @@ class _Joining:
         if not all(isinstance(atom, Sym) and weight > 0 for atom, weight in weights.items()):
             return None
         found = [(weight, atom.name) for atom, weight in weights.items() if isinstance(atom, Sym)]
-        return constant, sorted(found)
+        return constant, sorted(found, key=lambda item: (nominal(item[0]), item[1]))
 
     def _first_difference(
         self, left: list[tuple[int, str]], right: list[tuple[int, str]]
     ) -> tuple[str, str] | None:
         for (weight, mine), (other_weight, other) in zip(left, right, strict=False):
-            if weight != other_weight:
+            if not same(weight, other_weight):
                 return "", ""
             if mine != other:
                 return mine, other
@@ -205,21 +208,21 @@ class _Joining:
         if not mine or not other:
             return False
         a, b = self.extents[mine], self.extents[other]
-        if a == b:
+        if same(a, b):
             apart = other not in self._digits(self.a.digits) and mine not in self._digits(
                 self.b.digits
             )
             if apart:
                 self._move(other, Sym(mine))
             return apart
-        longer, low = (mine, b) if a > b else (other, a)
+        longer, low = (mine, b) if nominal(a) > nominal(b) else (other, a)
         return self._split(longer, low)
 
     def _split(self, digit: str, low: int) -> bool:
         extent = self.extents[digit]
-        if low < 2 or extent % low:
+        if least_of(low) < 2 or not divides(low, extent):
             return False
-        high_name, low_name = f"{digit}h{extent // low}", f"{digit}l{low}"
+        high_name, low_name = _named(f"{digit}h", extent // low), _named(f"{digit}l", low)
         self.extents[high_name], self.extents[low_name] = extent // low, low
         scaled = Call("mul", (Sym(high_name), Const(low)))
         self._move(digit, Call("add", (scaled, Sym(low_name))))
@@ -262,7 +265,7 @@ class _Joining:
                 found.append(digit)
                 continue
             _, terms = algebra.affine(self.moves[digit])
-            ordered = sorted(terms.items(), key=lambda item: -item[1])
+            ordered = sorted(terms.items(), key=lambda item: -nominal(item[1]))
             found += [atom.name for atom, _ in ordered if isinstance(atom, Sym)]
         return [name for name in dict.fromkeys(found) if name not in without]
 
@@ -333,3 +336,7 @@ def _places(space: Space, tensor: str) -> list[Index]:
 
 def _digits_of(index: Index, every: frozenset[str]) -> frozenset[str]:
     return frozenset(name for entry in index for name in names(entry) if name in every)
+
+
+def _named(digit: str, extent: int) -> str:
+    return digit + re.sub(r"\W+", "_", str(extent))

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from tilewright.base import algebra
 from tilewright.base.expr import Call, Const, Expr, Read, Sym, reads, substitute
+from tilewright.base.sizes import divides, greatest_of, least_of, nominal, same
 from tilewright.graph.build import Builder, names
 from tilewright.graph.compose import over_values, types_of
 from tilewright.graph.ir import FORMULA, Formula, Graph, Loop, Node, TensorType, Value
@@ -83,7 +84,7 @@ class SplitReductions:
         results = 1
         for loop in parallel(formula):
             results *= fixed(loop.extent)
-        if results >= self.few and not runs_down_columns(formula, types):
+        if nominal(results) >= self.few and not runs_down_columns(formula, types):
             return (node,)
         cut = self._cut(formula, order)
         if cut is None:
@@ -101,14 +102,14 @@ class SplitReductions:
         count = 1
         for loop in formula.loops:
             count *= fixed(loop.extent)
-        return is_reduction(formula) and count >= self.size
+        return is_reduction(formula) and nominal(count) >= self.size
 
     def _cut(self, formula: Formula, order: list[Loop]) -> "tuple[Formula, _Total] | None":
         """Return the partial results, and what makes the total of them once they have a name."""
         terms = 1
         for loop in order:
             terms *= fixed(loop.extent)
-        wanted = min(self.chunks, terms // self.least)
+        wanted = min(self.chunks, nominal(terms) // self.least)
         made = 1
         taken = {loop.name for loop in formula.loops}
         bindings: dict[str, Expr] = {}
@@ -119,9 +120,9 @@ class SplitReductions:
             extent, room = fixed(loop.extent), wanted // made
             if room < 2 or made >= self.enough:
                 break
-            if extent <= room:
+            if greatest_of(extent) <= room:
                 outer.append(loop)
-                made *= extent
+                made *= greatest_of(extent)
                 continue
             count = _best_divisor(extent, room)
             length = -(-extent // count)
@@ -132,7 +133,7 @@ class SplitReductions:
             inner.append(Loop(low, length))
             index = Call("add", (Call("mul", (Sym(loop.name), Const(length))), Sym(low)))
             bindings[loop.name] = index
-            if count * length > extent:
+            if least_of(extent - count * length) < 0:
                 guards.append(Call("lt", (index, Const(extent))))
             made *= count
             break
@@ -182,7 +183,7 @@ def _partial(
 
 def _best_divisor(extent: int, room: int) -> int:
     """Return the largest divisor in reach, or `room` itself where that is much smaller."""
-    found = max(count for count in range(1, room + 1) if extent % count == 0)
+    found = max(count for count in range(1, room + 1) if divides(count, extent))
     return found if found * 4 >= room else room
 
 
@@ -198,14 +199,14 @@ def runs_down_columns(formula: Formula, types: Types) -> bool:
     steps = _steps(formula, types)
     if not steps:
         return False
-    nearest = min(steps, key=lambda name: steps[name])
+    nearest = min(steps, key=lambda name: nominal(steps[name]))
     return nearest in {loop.name for loop in parallel(formula)}
 
 
 def _outermost_first(formula: Formula, types: Types) -> list[Loop]:
     """Return the reduction's loops, those with the largest steps in memory first."""
     steps = _steps(formula, types)
-    return sorted(reduced(formula), key=lambda loop: -steps.get(loop.name, 0))
+    return sorted(reduced(formula), key=lambda loop: -nominal(steps.get(loop.name, 0)))
 
 
 def _steps(formula: Formula, types: Types) -> dict[str, int]:
@@ -222,6 +223,6 @@ def _steps(formula: Formula, types: Types) -> dict[str, int]:
         size = types[read.tensor].dtype.bytes
         for name in found:
             size *= extents[name]
-        if size > most:
-            best, most = found, size
-    return {name: step for name, step in best.items() if extents[name] > 1}
+        if nominal(size) > most:
+            best, most = found, nominal(size)
+    return {name: step for name, step in best.items() if not same(extents[name], 1)}

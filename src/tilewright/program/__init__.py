@@ -1,5 +1,6 @@
 """What runs: buffers, kernel sources and instructions; verified, printed, saved and loaded."""
 
+from tilewright.program.bind import bind, values_of
 from tilewright.program.ir import (
     ARENA,
     CONSTANT,
@@ -10,6 +11,7 @@ from tilewright.program.ir import (
     OUT_OF_MEMORY,
     OUT_OF_RANGE,
     OUTPUT,
+    SIZES,
     ZERO_DIVISION,
     Buffer,
     Input,
@@ -47,6 +49,7 @@ __all__ = [
     "ARENA",
     "CONSTANT",
     "LIBRARY",
+    "SIZES",
     "KINDS",
     "OUT_OF_RANGE",
     "ZERO_DIVISION",
@@ -58,6 +61,8 @@ __all__ = [
     "steps",
     "lifetimes",
     "verify",
+    "bind",
+    "values_of",
     "show",
     "read",
     "save",

@@ -8,13 +8,14 @@ Grammar
 ::
 
     program     = Program(name, buffers, kernels, instructions, inputs, outputs, updates,
-                          arena_bytes)
+                          arena_bytes, sizes)
     buffer      = Buffer(name, type, kind, strides, offset, data)
                   kind: input     filled by the caller
                         output    allocated for each run and handed to the caller
                         arena     `offset` bytes into the arena, which each run has to itself
                         constant  `data`, read only
                         library   allocated by the library call that writes it
+                        sizes     the values of the sizes that vary, int64, for the kernels
     view        = View(buffer, shape, strides, offset)        strides and offset in elements
     kernel      = KernelSource(name, text)
     instruction = Segment(launches)                           native, one entry into C
@@ -38,6 +39,10 @@ Grammar
   gradients.
 - **Updates** name the inputs that a run writes in place.  An output that views an input buffer is
   that input.  Arena and constant memory is never handed out.
+- **Sizes that vary.**  Where a program has `sizes`, any extent, stride, offset, number of parts or
+  integer argument of a library call may be a `Size`, and an arena buffer says which others it
+  stands `above` in place of an offset.  `bind` gives the program for one value of each size; that
+  is what runs.
 - **A Program is code.**  Who can write the file can run what they like: load only your own.
 
 This module knows structs only; `verify`, `syntax` and `store` work on them.
@@ -48,10 +53,12 @@ from os import PathLike
 
 from tilewright.base.dtypes import DType
 from tilewright.base.errors import UNKNOWN, Origin
+from tilewright.base.sizes import Sizes, all_same, larger, same, smaller
 from tilewright.graph.ir import Attr, Role, TensorType
 
 INPUT, OUTPUT, ARENA, CONSTANT, LIBRARY = "input", "output", "arena", "constant", "library"
-KINDS = (INPUT, OUTPUT, ARENA, CONSTANT, LIBRARY)
+SIZES = "sizes"
+KINDS = (INPUT, OUTPUT, ARENA, CONSTANT, LIBRARY, SIZES)
 
 OUT_OF_RANGE, ZERO_DIVISION, OUT_OF_MEMORY = 1, 2, 4
 KERNEL_ERRORS = {
@@ -79,7 +86,7 @@ def reach(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, int]:
     if 0 in shape:
         return 0, 0
     steps = [(extent - 1) * stride for extent, stride in zip(shape, strides, strict=True)]
-    return sum(step for step in steps if step < 0), 1 + sum(step for step in steps if step > 0)
+    return sum(smaller(step, 0) for step in steps), 1 + sum(larger(step, 0) for step in steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +94,8 @@ class Buffer:
     """A piece of memory: what it holds, where it comes from, and how it is laid out.
 
     type: all extents are ints.  strides: in elements, for each dim (row-major if not given).
-    offset: bytes into the arena (arena only).  data: its bytes (constant only).
+    offset: bytes into the arena (arena only).  data: its bytes (constant only).  above: names of
+    the arena buffers whose ends it starts after (arena only, where sizes vary).
     """
 
     name: str
@@ -96,6 +104,7 @@ class Buffer:
     strides: tuple[int, ...] = ()
     offset: int = 0
     data: bytes = b""
+    above: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.strides:
@@ -130,6 +139,16 @@ class View:
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     offset: int = 0
+
+    def __eq__(self, other: object) -> bool:
+        # Sizes that vary are equal where they are known to be, whatever the example says.
+        return (
+            isinstance(other, View)
+            and self.buffer == other.buffer
+            and all_same(self.shape, other.shape)
+            and all_same(self.strides, other.strides)
+            and same(self.offset, other.offset)
+        )
 
 
 def whole(buffer: Buffer) -> View:
@@ -221,7 +240,10 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """All of it.  `arena_bytes` is the size of the arena; `updates` are names of input buffers."""
+    """All of it.  `arena_bytes` is the size of the arena; `updates` are names of input buffers.
+
+    sizes: what varies; None where every size is a number.
+    """
 
     name: str
     buffers: tuple[Buffer, ...]
@@ -231,6 +253,7 @@ class Program:
     outputs: tuple[View, ...]
     updates: tuple[str, ...] = ()
     arena_bytes: int = 0
+    sizes: Sizes | None = None
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write it to a file that `tilewright.load` makes ready to run; all of it or nothing."""

@@ -22,16 +22,23 @@ Grammar
     call aten.cat.default ([%0, %1], -1) {} (x, t, dy) -> (dx) gradient [0] of [0]
     output y
 
+Where sizes vary, these lines come first, and `$"n_0*64"` stands where a number may::
+
+    size n_0 37 from 2 to 128
+    assume $"n_0 - 3" ge
+    buffer t = arena f32[$"n_0", 64] above [x]
+
 A view of a whole buffer is the buffer's name; else `name{shape; strides; offset}`.
 """
 
 import base64
 import binascii
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from tilewright.base.dtypes import BY_NAME
 from tilewright.base.errors import UNKNOWN, Origin, ProgramError
+from tilewright.base.sizes import INFINITY, PREFIX, Limits, Size, Sizes, all_same, same
 from tilewright.graph.ir import Role, TensorType
 from tilewright.program.ir import (
     ARENA,
@@ -54,6 +61,7 @@ from tilewright.program.refusal import COMPILE_AGAIN
 from tilewright.program.tokens import Line
 
 BAR = "  |"
+RELATIONS = ("ge", "eq", "ne")
 
 
 # ---- writing ------------------------------------------------------------------------------------
@@ -63,6 +71,7 @@ def show(program: Program) -> str:
     """Return the text of a Program."""
     buffers = {buffer.name: buffer for buffer in program.buffers}
     lines = [f"program {json.dumps(program.name)} arena {program.arena_bytes}"]
+    lines.extend(_show_sizes(program.sizes))
     for kernel in program.kernels:
         lines.append(f"kernel {kernel.name}")
         lines.extend(BAR + line for line in kernel.text.split("\n"))
@@ -77,11 +86,32 @@ def show(program: Program) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _show_sizes(sizes: Sizes | None) -> Iterator[str]:
+    if sizes is None:
+        return
+    for name, value in sizes.values.items():
+        bound = sizes.limits[name]
+        most = f" to {bound.high}" if bound.high < INFINITY else ""
+        yield f"size {name} {value} from {bound.low}{most}"
+    for key, relation in sizes.assumptions:
+        yield f"assume ${json.dumps(_bare(sizes.text(key)))} {relation}"
+
+
+def _number(value: int) -> str:
+    return f"${json.dumps(_bare(str(value)))}" if isinstance(value, Size) else str(value)
+
+
+def _bare(text: str) -> str:
+    return text[1:-1] if text.startswith("(") else text
+
+
 def _show_buffer(buffer: Buffer) -> str:
     text = f"buffer {buffer.name} = {buffer.kind} {buffer.dtype}{_ints(buffer.shape)}"
-    if buffer.strides != contiguous(buffer.shape):
+    if not all_same(buffer.strides, contiguous(buffer.shape)):
         text += f" strides {_ints(buffer.strides)}"
-    if buffer.kind == ARENA:
+    if buffer.above:
+        text += f" above [{', '.join(buffer.above)}]"
+    elif buffer.kind == ARENA:
         text += f" at {buffer.offset}"
     if buffer.kind == CONSTANT:
         text += f' data "{base64.b64encode(buffer.data).decode("ascii")}"'
@@ -93,7 +123,7 @@ def show_view(view: View, buffers: dict[str, Buffer]) -> str:
     if view == whole(buffers[view.buffer]):
         return view.buffer
     shape, strides = _commas(view.shape), _commas(view.strides)
-    return f"{view.buffer}{{{shape}; {strides}; {view.offset}}}"
+    return f"{view.buffer}{{{shape}; {strides}; {_number(view.offset)}}}"
 
 
 def _show_instruction(instruction: Instruction, buffers: dict[str, Buffer]) -> list[str]:
@@ -104,8 +134,8 @@ def _show_instruction(instruction: Instruction, buffers: dict[str, Buffer]) -> l
 
 def _show_launch(launch: Launch, buffers: dict[str, Buffer]) -> str:
     text = f"  launch {launch.kernel} {_flow(launch, buffers)}"
-    if launch.parts != 1:
-        text += f" parts {launch.parts}"
+    if not same(launch.parts, 1):
+        text += f" parts {_number(launch.parts)}"
     return text + _show_origin(launch.origin)
 
 
@@ -147,6 +177,8 @@ def show_template(template: Template) -> str:
             return str(template).lower()
         case str(text):
             return json.dumps(text)
+        case Size():
+            return _number(template)
         case _:
             return repr(template)
 
@@ -156,7 +188,7 @@ def _ints(values: Iterable[int]) -> str:
 
 
 def _commas(values: Iterable[int]) -> str:
-    return ", ".join(map(str, values))
+    return ", ".join(map(_number, values))
 
 
 # ---- reading ------------------------------------------------------------------------------------
@@ -184,6 +216,7 @@ class _Reader:
         self.buffers: dict[str, Buffer] = {}
         self.kernels: list[KernelSource] = []
         self.inputs: list[Input] = []
+        self.sizes: Sizes | None = None
         self.updates: list[str] = []
         self.instructions: list[Instruction] = []
         self.outputs: list[View] = []
@@ -196,6 +229,8 @@ class _Reader:
         arena = line.integer()
         line.end()
         kinds = {
+            "size": self.size,
+            "assume": self.assume,
             "kernel": self.kernel,
             "buffer": self.buffer,
             "input": self.input,
@@ -223,11 +258,38 @@ class _Reader:
             outputs=tuple(self.outputs),
             updates=tuple(self.updates),
             arena_bytes=arena,
+            sizes=self.sizes,
         )
 
     def next_line(self) -> Line:
         self.at += 1
-        return Line(self.lines[self.at - 1], self.at)
+        return Line(self.lines[self.at - 1], self.at, self.sizes)
+
+    def size(self, line: Line) -> None:
+        name, value = line.name(), line.integer()
+        line.expect("from")
+        low = line.integer()
+        high = line.integer() if line.take("to") else INFINITY
+        line.end()
+        if self.buffers or not name.startswith(PREFIX) or not 0 <= low <= value <= high:
+            line.refuse(
+                f"{name!r} is no size that varies",
+                f"{PREFIX}NAME, a value and the limits it is within, before all buffers",
+                f"{value} from {low} to {high}",
+            )
+        known = {} if self.sizes is None else dict(self.sizes.values)
+        limits = {} if self.sizes is None else dict(self.sizes.limits)
+        self.sizes = Sizes({**known, name: value}, {**limits, name: Limits(low, high)})
+
+    def assume(self, line: Line) -> None:
+        value, relation = line.integer(), line.name()
+        line.end()
+        if self.sizes is None or relation not in RELATIONS or not isinstance(value, Size):
+            line.refuse(
+                "that is nothing to assume of sizes", f"one of {', '.join(RELATIONS)}", relation
+            )
+        assert isinstance(value, Size), "refuse raises"
+        value.sizes.assume(value.key, relation)
 
     def kernel(self, line: Line) -> None:
         name = line.name()
@@ -250,10 +312,14 @@ class _Reader:
         if len(strides) != len(shape):
             line.refuse("the strides do not fit the shape", f"{len(shape)} strides", str(strides))
         offset = line.integer() if line.take("at") else 0
+        above: tuple[str, ...] = ()
+        if line.take("above"):
+            line.expect("[")
+            above = tuple(line.separated(line.name, "]"))
         data = _bytes(line) if line.take("data") else b""
         line.end()
         type_ = TensorType(shape, BY_NAME[dtype])
-        self.buffers[name] = Buffer(name, type_, kind, strides, offset, data)
+        self.buffers[name] = Buffer(name, type_, kind, strides, offset, data, above)
 
     def input(self, line: Line) -> None:
         name = line.name()

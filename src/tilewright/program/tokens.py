@@ -9,7 +9,11 @@ import re
 from collections.abc import Callable
 from typing import NoReturn, TypeVar
 
-from tilewright.base.errors import ProgramError
+from tilewright.base.algebra import simplify
+from tilewright.base.errors import NotationError, ProgramError
+from tilewright.base.expr import Const, substitute
+from tilewright.base.sizes import Size, Sizes
+from tilewright.base.syntax import parse
 from tilewright.program.ir import Template
 from tilewright.program.refusal import COMPILE_AGAIN
 
@@ -18,7 +22,7 @@ TOKEN = re.compile(
     (?P<string>"(?:[^"\\]|\\.)*")
     | (?P<number>-?(?:\d+\.\d+(?:e[-+]?\d+)?|\d+e[-+]?\d+|\d+)|-inf\b)
     | (?P<name>[A-Za-z_][A-Za-z0-9_.]*)
-    | (?P<mark>->|[()\[\]{}=,;:%])
+    | (?P<mark>->|[()\[\]{}=,;:%$])
     """,
     re.VERBOSE,
 )
@@ -32,8 +36,9 @@ Item = TypeVar("Item")
 class Line:
     """A line being read: its tokens, and how many of them are taken."""
 
-    def __init__(self, text: str, number: int) -> None:
+    def __init__(self, text: str, number: int, sizes: Sizes | None = None) -> None:
         self.text = text
+        self.sizes = sizes
         self.number = number
         self.tokens: list[tuple[str, str]] = []
         self.at = 0
@@ -106,6 +111,9 @@ class Line:
         return value
 
     def integer(self) -> int:
+        """Read a number, or what varies: `$"n_0*64"`."""
+        if self.take("$"):
+            return self._size()
         text = self._token("number")
         if not text.lstrip("-").isdigit() or len(text) > MOST_DIGITS:
             self.refuse(
@@ -114,6 +122,23 @@ class Line:
                 repr(text),
             )
         return int(text)
+
+    def _size(self) -> int:
+        text = self.string()
+        named = {} if self.sizes is None else self.sizes.named()
+        try:
+            expr = substitute(parse(text), {name: Const(size) for name, size in named.items()})
+            found = simplify(expr, {})
+        except (NotationError, AssertionError):
+            found = Const(0.0)
+        if not isinstance(found, Const) or type(found.value) not in (int, Size):
+            self.refuse(
+                f"{text[:32]!r} is no number that follows from the sizes",
+                f"sums, products and divisions of {', '.join(named) or 'numbers'}",
+                repr(text),
+            )
+        assert isinstance(found.value, int), "it is an int or a Size"
+        return found.value
 
     def integers(self, opening: str, closing: str) -> tuple[int, ...]:
         """Read integers between brackets."""
@@ -137,6 +162,8 @@ class Line:
             self.refuse("arguments are nested too deep", f"at most {DEEPEST} levels", "more")
         if self.take("%"):
             return "%", self.integer()
+        if self.take("$"):
+            return self._size()
         if self.take(":"):
             return "dtype", self.name()
         if self.take("["):

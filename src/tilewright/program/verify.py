@@ -14,6 +14,7 @@ from typing import NoReturn
 
 from tilewright.base.dtypes import BY_NAME
 from tilewright.base.errors import UNKNOWN, Origin, ProgramError
+from tilewright.program.bind import bind, check_above
 from tilewright.program.ir import (
     ARENA,
     CONSTANT,
@@ -47,9 +48,17 @@ DEEPEST = 16
 
 
 def verify(program: Program) -> None:
-    """Raise `ProgramError` unless every rule of `ir` holds."""
+    """Raise `ProgramError` unless every rule of `ir` holds.
+
+    Where sizes vary: for the example, and that no two arena buffers alive at one time can overlap
+    for any values.
+    """
     try:
-        _judge(program)
+        if program.sizes is None:
+            _judge(program)
+        else:
+            _judge(bind(program, program.sizes.values))
+            check_above(program, lifetimes(program))
     except ProgramError as error:
         raise placed(error, "" if error.where else f"program {program.name!r}") from None
 

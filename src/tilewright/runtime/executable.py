@@ -7,16 +7,16 @@ This module does not know what a context does inside (`tensors`, `arrays`).
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tilewright import program as programs
-from tilewright.base.errors import LibraryCallError
-from tilewright.program import LibraryCall, Program, verify
+from tilewright.base.errors import LibraryCallError, ShapeError
+from tilewright.program import LibraryCall, Program, bind, values_of, verify
 from tilewright.runtime.arrays import Array, ArrayContext
-from tilewright.runtime.segments import build_segments
+from tilewright.runtime.segments import Kernels, NativeSegment, build_segments
 from tilewright.runtime.toolchain import Toolchain
 
 if TYPE_CHECKING:
@@ -25,21 +25,66 @@ if TYPE_CHECKING:
     from tilewright.runtime.tensors import TensorContext, TensorPlan
 
 
+MOST_BOUND = 16
+"""For how many values of its sizes a Program is kept ready, each with memory of its own."""
+
+
 class Executable:
-    """A Program and its native code.  Runs may overlap; each has an arena to itself."""
+    """A Program and its native code.  Runs may overlap; each has an arena to itself.
+
+    Where sizes vary, `at` gives the executable for one value of each; a run takes them from its
+    inputs' shapes.
+    """
 
     def __init__(self, program: Program, toolchain: Toolchain | None = None) -> None:
         """Verify and compile; raise `ProgramError`, `ToolchainError` or `LibraryCallError`."""
         verify(program)
+        if program.sizes is None:
+            self._start(program, build_segments(program, toolchain))
+        else:
+            self._kernels = Kernels(program, toolchain)
+            self._start(program, ())
+
+    def _start(self, program: Program, segments: tuple[NativeSegment, ...]) -> None:
         self.program = program
         self.library_calls = sum(isinstance(item, LibraryCall) for item in program.instructions)
-        self._segments = build_segments(program, toolchain)
+        self._segments = segments
+        self._bound: dict[tuple[int, ...], Executable] = {}
         self._plan: TensorPlan | None = None
         # Taking from and giving to a list's end is atomic: the pools need no lock.
         self._idle: list[TensorContext] = []
         self._idle_arrays: list[ArrayContext] = []
-        if self.library_calls:
+        if self.library_calls and program.sizes is None:
             self._tensor_plan()
+
+    def at(self, values: Mapping[str, int]) -> "Executable":
+        """Return the executable for these values of the sizes that vary; nothing is compiled.
+
+        Raises ShapeError where the Program does not hold for them.
+        """
+        if self.program.sizes is None:  # none of them is a size of this program
+            return self
+        key = tuple(values.values())
+        found = self._bound.get(key)
+        if found is None:
+            program = bind(self.program, values)
+            verify(program)
+            found = object.__new__(Executable)
+            found._start(program, self._kernels.segments(program))
+            if len(self._bound) >= MOST_BOUND:
+                self._bound.pop(next(iter(self._bound)), None)
+            self._bound[key] = found
+        return found
+
+    def _for(self, inputs: Sequence[Any]) -> "Executable":
+        """Return the executable for inputs of these shapes."""
+        if len(inputs) != len(self.program.inputs):
+            raise ShapeError(
+                "a program is called with another number of inputs than it takes",
+                expected=str(len(self.program.inputs)),
+                found=str(len(inputs)),
+            )
+        return self.at(values_of(self.program, [tuple(value.shape) for value in inputs]))
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
         """Run on tensors or, if all inputs are, on NumPy arrays."""
@@ -52,6 +97,8 @@ class Executable:
 
         Inputs laid out otherwise than the Program expects are copied.
         """
+        if self.program.sizes is not None:
+            return self._for(inputs).run(inputs)
         try:
             context = self._idle.pop()
         except IndexError:
@@ -71,6 +118,8 @@ class Executable:
                 where=f"program {self.program.name!r}",
                 mend="pass torch tensors, or compile with Options(library=False)",
             )
+        if self.program.sizes is not None:
+            return self._for(inputs).run_arrays(inputs)
         try:
             context = self._idle_arrays.pop()
         except IndexError:
@@ -82,6 +131,7 @@ class Executable:
 
     def release(self) -> None:
         """Free the memory that idle contexts keep for the next run."""
+        self._bound.clear()
         self._idle.clear()
         self._idle_arrays.clear()
 

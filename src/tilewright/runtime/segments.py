@@ -10,6 +10,7 @@ This module does not know where buffers are when it runs: their addresses come w
 import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from tilewright.base.errors import IndexRangeError, IntegerDivisionError
@@ -70,6 +71,65 @@ def build_segments(program: Program, toolchain: Toolchain | None) -> tuple[Nativ
     texts[RUNNER.name] = RUNNER.read_text(encoding="utf-8")
     library = build(toolchain or find_toolchain(), texts)
     return tuple(_function(library, i) for i in range(len(segments)))
+
+
+class Kernels:
+    """The kernels of a program whose sizes vary: compiled once, put into tables for each size."""
+
+    def __init__(self, program: Program, toolchain: Toolchain | None) -> None:
+        self.names = [kernel.name for kernel in program.kernels]
+        self._library: ctypes.CDLL | None = None
+        if self.names:
+            texts = {f"kernel {kernel.name}": kernel.text for kernel in program.kernels}
+            texts[TABLES] = _exports(self.names)
+            texts[RUNNER.name] = RUNNER.read_text(encoding="utf-8")
+            self._library = build(toolchain or find_toolchain(), texts)
+
+    def segments(self, program: Program) -> tuple[NativeSegment, ...]:
+        """Return the segments of a program without sizes that vary, which has these kernels."""
+        numbers = {buffer.name: i for i, buffer in enumerate(program.buffers)}
+        buffers = {buffer.name: buffer for buffer in program.buffers}
+        segments = [item for item in program.instructions if isinstance(item, Segment)]
+        return tuple(self._segment(item.launches, numbers, buffers) for item in segments)
+
+    def _segment(
+        self, launches: Sequence[Launch], numbers: dict[str, int], buffers: dict[str, Buffer]
+    ) -> NativeSegment:
+        library = self._library
+        if library is None or not launches:
+            return _nothing
+        kernels = (ctypes.c_long * len(self.names)).in_dll(library, "tilewright_kernels")
+        address = dict(zip(self.names, kernels, strict=True))
+        places, rows = _rows(launches, numbers, buffers)
+        steps = [(address[kernel], *rest) for kernel, *rest in rows]
+        step_table = (ctypes.c_long * (4 * len(steps)))(*chain.from_iterable(steps))
+        place_table = (ctypes.c_long * (2 * len(places)))(*chain.from_iterable(places))
+        wide = any(launch.parts > 1 for launch in launches)
+        run = library["tilewright_bound"]
+        run.restype = ctypes.c_long
+        run.argtypes = (ctypes.c_void_p, *(ctypes.c_long,) * 4, ctypes.c_void_p)
+        # Addresses in the order of `tilewright_run`'s arguments; the tables live with the function.
+        fixed = (ctypes.addressof(step_table), len(steps), ctypes.addressof(place_table))
+
+        def segment(call: int, _tables: object = (step_table, place_table)) -> int:
+            found: int = run(*fixed, len(places), wide, call)
+            return found
+
+        return segment
+
+
+def _exports(names: Sequence[str]) -> str:
+    """Return the C text that gives a library's kernels and its runner away."""
+    visible = '__attribute__((visibility("default")))'
+    lines = [DECLARATIONS, *(f"extern Kernel {name};" for name in names)]
+    lines += [
+        f"{visible} Kernel *const tilewright_kernels[] = {{{', '.join(names)}}};",
+        f"{visible} long tilewright_bound(const Step *steps, long count, const Place *places,",
+        "                      long pointers, long wide, const Call *call) {",
+        "  return tilewright_run(steps, count, places, pointers, wide, call);",
+        "}",
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def _nothing(_: int) -> int:
@@ -133,15 +193,9 @@ def _tables_of(
     numbers: dict[str, int],
     buffers: dict[str, Buffer],
 ) -> list[str]:
-    places: list[str] = []
-    rows: list[str] = []
-    needed = barriers(launches, buffers)
-    for launch, barrier in zip(launches, needed, strict=True):
-        first = len(places)
-        for view in launch.views:
-            offset = view.offset * buffers[view.buffer].dtype.bytes
-            places.append(f"{{{numbers[view.buffer]}, {offset}}}")
-        rows.append(f"{{{launch.kernel}, {first}, {launch.parts}, {int(barrier)}}}")
+    pairs, steps = _rows(launches, numbers, buffers)
+    places = [f"{{{number}, {offset}}}" for number, offset in pairs]
+    rows = [f"{{{', '.join(map(str, step))}}}" for step in steps]
     wide = int(any(launch.parts > 1 for launch in launches))
     counts = f"{len(rows)}, places, {len(places)}, {wide}"
     # C has no empty arrays: each ends with an entry that no count includes.
@@ -153,6 +207,22 @@ def _tables_of(
         f"  return tilewright_run(steps, {counts}, call);",
         "}",
     ]
+
+
+def _rows(
+    launches: Sequence[Launch], numbers: dict[str, int], buffers: dict[str, Buffer]
+) -> tuple[list[tuple[int, int]], list[tuple[str, int, int, int]]]:
+    """Return the entries of a segment's tables: (buffer, offset) of each pointer, and for each
+    launch (kernel, first pointer, parts, barrier)."""
+    places: list[tuple[int, int]] = []
+    rows: list[tuple[str, int, int, int]] = []
+    needed = barriers(launches, buffers)
+    for launch, barrier in zip(launches, needed, strict=True):
+        rows.append((launch.kernel, len(places), launch.parts, int(barrier)))
+        for view in launch.views:
+            offset = view.offset * buffers[view.buffer].dtype.bytes
+            places.append((numbers[view.buffer], offset))
+    return places, rows
 
 
 # ---- barriers -----------------------------------------------------------------------------------

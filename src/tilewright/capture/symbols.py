@@ -1,0 +1,227 @@
+"""Named sizes while a graph is traced: torch's symbolic integers, and ours that they become.
+
+The idea: the trace runs on fake tensors whose varying dims are torch's SymInts, in a shape
+environment of its own.  What torch has to decide about them it notes as guards; an expression that
+our sizes cannot hold is made a number, which is a guard as well.  All guards together say for which
+values the graph holds.  This module does not know what is traced.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import sympy  # type: ignore[import-untyped]
+import torch
+from torch import fx
+from torch._dynamo.source import ConstantSource
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod, PythonMod
+
+from tilewright.base import sizes
+from tilewright.base.errors import CaptureError
+from tilewright.base.sizes import Limits, Sizes
+from tilewright.capture.record import Literal, Result
+from tilewright.program import contiguous
+
+Names = tuple[str | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Varying:
+    """Which dims of which arguments vary.
+
+    dims: for each argument of a graph one name or None per dim; for an argument that is itself a
+    size, its name alone; () where nothing varies.
+    """
+
+    dims: tuple[Names, ...]
+
+    def values(self, arguments: Sequence[Any]) -> dict[str, int] | None:
+        """Return the value of each name in a call; None where it has two, or is less than 2."""
+        found: dict[str, int] = {}
+        for argument, names in zip(arguments, self.dims, strict=True):
+            extents = tuple(argument.shape) if isinstance(argument, torch.Tensor) else (argument,)
+            for name, extent in zip(names, extents, strict=False):
+                if name is not None and (found.setdefault(name, extent) != extent or extent < 2):
+                    return None
+        return found
+
+
+def varying_of(module: fx.GraphModule) -> Varying | None:
+    """Return what varies among a Dynamo graph's arguments; None if nothing does, or not dim by dim.
+
+    Call it while Dynamo compiles: it may settle afterwards what it holds to vary now.
+    """
+    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    examples = [node.meta.get("example_value") for node in placeholders]
+    names: dict[object, str] = {}
+
+    def name(value: Any) -> str | None:
+        expr = getattr(getattr(value, "node", None), "expr", None)
+        if expr is None or expr.is_number:
+            return None
+        if not expr.is_Symbol:
+            raise ValueError(f"{expr} is no plain symbol")
+        return names.setdefault(expr, f"{sizes.PREFIX}{len(names)}")
+
+    try:
+        dims = tuple(
+            tuple(name(size) for size in value.shape)
+            if isinstance(value, torch.Tensor)
+            else ((name(value),) if isinstance(value, torch.SymInt) else ())
+            for value in examples
+        )
+    except ValueError:
+        return None
+    carried = {
+        each
+        for value, own in zip(examples, dims, strict=True)
+        if isinstance(value, torch.Tensor)
+        for each in own
+    }
+    return Varying(dims) if names and set(names.values()) <= carried else None
+
+
+class Symbols:
+    """One trace's symbolic integers.  Mutable: torch notes guards in `environment`."""
+
+    def __init__(self, varying: Varying, values: Mapping[str, int]) -> None:
+        self.varying = varying
+        self.values = dict(values)
+        self.environment = ShapeEnv()
+        self.integers: dict[str, Any] = {}
+        self.names: dict[sympy.Symbol, str] = {}
+        for name, value in values.items():
+            source = ConstantSource(name)
+            symbol = self.environment.create_symbol(
+                value, source, dynamic_dim=DimDynamic.DYNAMIC, constraint_dim=None
+            )
+            assert isinstance(symbol, sympy.Symbol), f"{name} = {value} varies"
+            self.names[symbol] = name
+            self.integers[name] = self.environment.create_symintnode(
+                symbol, hint=value, source=source
+            )
+
+    @cached_property
+    def sizes(self) -> Sizes:
+        """Our sizes, within what torch knows of them by the time they are first asked for."""
+        values, limits = {}, {}
+        for symbol, name in self.names.items():
+            known = self.environment.var_to_range[symbol]
+            high = int(known.upper) if known.upper < sizes.INFINITY else sizes.INFINITY
+            values[name] = self.values[name]
+            limits[name] = Limits(max(2, int(known.lower)), high)
+        return Sizes(values, limits)
+
+    def mode(self) -> FakeTensorMode:
+        """Return a fresh mode for fake tensors over these integers."""
+        return FakeTensorMode(shape_env=self.environment, allow_non_fake_inputs=True)
+
+    def fake(self, mode: FakeTensorMode, tensor: torch.Tensor, names: Names) -> torch.Tensor:
+        """Return a fake tensor like this one, with the integers named in place of extents."""
+        if not any(names):
+            return mode.from_tensor(tensor, static_shapes=True)
+        shape = tuple(
+            extent if name is None else self.integers[name]
+            for extent, name in zip(tensor.shape, names, strict=True)
+        )
+        with mode, torch.no_grad():
+            made = torch.empty(shape, dtype=tensor.dtype, device=tensor.device)
+        return made.requires_grad_(tensor.requires_grad)
+
+    def dim(self, value: int | torch.SymInt) -> int:
+        """Return an extent as ours: a plain number, or a Size."""
+        if not isinstance(value, torch.SymInt):
+            return int(value)
+        expr = self.environment.replace(sympy.sympify(value.node.expr))
+        made = self._size(expr)
+        return int(value) if made is None else made
+
+    def dims(self, values: Sequence[int | torch.SymInt]) -> tuple[int, ...]:
+        return tuple(self.dim(value) for value in values)
+
+    def _size(self, expr: sympy.Expr) -> Any:
+        """Return a polynomial of names, with floor divisions; None where it is something else."""
+        if expr.is_Integer:
+            return int(expr)
+        if isinstance(expr, sympy.Symbol):
+            return self.sizes.size(self.names[expr]) if expr in self.names else None
+        parts = [self._size(part) for part in expr.args]
+        if any(part is None for part in parts):
+            return None
+        match expr:
+            case sympy.Add() | sympy.Mul():
+                total = parts[0]
+                for part in parts[1:]:
+                    total = total + part if isinstance(expr, sympy.Add) else total * part
+                return total
+            case sympy.Pow() if type(parts[1]) is int and parts[1] >= 0:
+                return parts[0] ** parts[1]
+            case FloorDiv() if sizes.least_of(parts[0]) >= 0 and sizes.least_of(parts[1]) > 0:
+                return parts[0] // parts[1]
+            case Mod() | PythonMod() if (
+                sizes.least_of(parts[0]) >= 0 and sizes.least_of(parts[1]) > 0
+            ):
+                return parts[0] % parts[1]
+            case Max() | Min() if len(parts) == 2:
+                return (sizes.larger if isinstance(expr, Max) else sizes.smaller)(*parts)
+        return None
+
+    def result(self, result: Result) -> Result:
+        """Return what a result is with all its sizes ours."""
+        known = ("shape", "strides", "base_strides", "offset")
+        fields = [each.name for each in dataclasses.fields(result) if each.name in known]
+        made: dict[str, Any] = {}
+        for name in fields:
+            value = getattr(result, name)
+            made[name] = self.dims(value) if isinstance(value, tuple) else self.dim(value)
+        return dataclasses.replace(result, **made)
+
+    def bound(self, results: Sequence[Result], values: Mapping[str, int]) -> tuple[Result, ...]:
+        """Return what the results are for these values of the sizes."""
+        evaluate = self.sizes.evaluator(values)
+
+        def number(value: Any) -> Any:
+            if isinstance(value, tuple):
+                return tuple(number(item) for item in value)
+            return evaluate(value.key) if isinstance(value, sizes.Size) else value
+
+        made = []
+        for result in results:
+            fields = {f.name: getattr(result, f.name) for f in dataclasses.fields(result)}
+            if not isinstance(result, Literal):
+                fields = {name: number(value) for name, value in fields.items()}
+            made.append(type(result)(**fields))
+        return tuple(made)
+
+    def guards(self) -> tuple[sympy.Basic, ...]:
+        """Return what torch has assumed."""
+        return tuple(guard.expr for guard in self.environment.guards)
+
+    def admit(self, values: Mapping[str, int]) -> bool:
+        """Say whether the trace and all that was made of its graph hold for these values."""
+        numbers = {symbol: sympy.Integer(values[name]) for symbol, name in self.names.items()}
+        holds = all(guard.xreplace(numbers) == sympy.true for guard in self.guards())
+        return holds and self.sizes.admit(values)
+
+
+def plain(tensor: torch.Tensor) -> bool:
+    """Say whether a tensor that varies is one whose fake can be made from its shape alone."""
+    return tensor.is_contiguous() and tensor.storage_offset() == 0 and tensor._base is None
+
+
+def refuse_unplain(tensors: Sequence[torch.Tensor], varying: Sequence[Names]) -> None:
+    """Raise CaptureError where a tensor that varies lies oddly, or shares its memory."""
+    places = [tensor.untyped_storage()._cdata for tensor in tensors]
+    for tensor, names in zip(tensors, varying, strict=True):
+        shared = places.count(tensor.untyped_storage()._cdata) > 1
+        if any(names) and (shared or not plain(tensor)):
+            raise CaptureError(
+                "an argument whose size varies is a view, or shares its memory with another",
+                expected=f"strides {contiguous(tuple(tensor.shape))} in memory of its own",
+                found=f"strides {tuple(tensor.stride())}",
+                mend="pass x.contiguous(), or compile for one size",
+            )
