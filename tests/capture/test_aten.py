@@ -90,7 +90,7 @@ def import_call(target: str, args: Any, kwargs: Any) -> tuple[Imported, list[tor
     computed = tuple(
         Computed(at, tuple(node.meta["val"].shape), (), False) for at, node in enumerate(results)
     )
-    functional = Functional(module, tuple(inputs), (), computed, len(results))
+    functional = Functional(module, tuple(inputs), (), computed, len(results), {})
     return import_functional(functional), tensors
 
 

@@ -74,8 +74,10 @@ class _Written(nn.Module):
 
 class _Straight(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:  # noqa: ARG004
-        return x.round()
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        x.round_()
+        ctx.mark_dirty(x)
+        return x
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:  # type: ignore[override]  # noqa: ARG004
@@ -84,6 +86,34 @@ class _Straight(torch.autograd.Function):
 
 def _rounded(x: torch.Tensor) -> torch.Tensor:
     return _Straight.apply(x * 2)
+
+
+class _Doubling(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:  # noqa: ARG004
+        return x * 3
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:  # type: ignore[override]  # noqa: ARG004
+        return grad.mul_(2)
+
+
+def _doubled(x: torch.Tensor) -> torch.Tensor:
+    return _Doubling.apply(x * 2)
+
+
+class _Turning(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:  # noqa: ARG004
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:  # type: ignore[override]  # noqa: ARG004
+        return -grad
+
+
+def _turned(x: torch.Tensor) -> torch.Tensor:
+    return _Turning.apply(x)
 
 
 def _inner_gradient(x: torch.Tensor) -> torch.Tensor:
@@ -207,14 +237,34 @@ REFUSED: list[tuple[str, Callable[[], Any], type[TilewrightError], str]] = [
   mend      detach a copy: x.detach().clone()""",
     ),
     (
-        "a custom backward",
+        "a custom function that changes its argument",
         lambda: capture(_rounded, torch.ones(6, requires_grad=True)),
-        CaptureError,
-        f"""a custom autograd.Function is asked for its gradient
-  expected  operators whose derivatives are known, or a call without gradients
-  found     a backward written by hand
+        MutationError,
+        f"""a custom autograd.Function changes its argument in place
+  expected  a forward that returns fresh tensors
+  found     ctx.mark_dirty
   where     {__file__}:{_line(_rounded, 1)}   return _Straight.apply(x * 2)
-  mend      call it outside of what is compiled, or compile under torch.no_grad()""",
+  mend      compute a fresh tensor in its forward, or call it outside of what is compiled""",
+    ),
+    (
+        "a custom backward that changes its tangent",
+        lambda: capture(_doubled, torch.ones(6, requires_grad=True)),
+        MutationError,
+        f"""the backward of a custom autograd.Function changes what it is given in place
+  expected  gradients that are fresh tensors
+  found     1 of its tangents and saved tensors written
+  where     {__file__}:{_line(_doubled, 1)}   return _Doubling.apply(x * 2)
+  mend      change a copy: grad.clone()""",
+    ),
+    (
+        "a custom gradient of a view of an argument",
+        lambda: capture(_turned, torch.ones(6, requires_grad=True)),
+        CaptureError,
+        f"""a result of a custom autograd.Function shares memory with an argument or result
+  expected  results with memory of their own
+  found     a view of shape (6,) with a gradient written by hand
+  where     {__file__}:{_line(_turned, 1)}   return _Turning.apply(x)
+  mend      return a copy: x.clone()""",
     ),
     (
         "a result of an unknown class",
@@ -246,8 +296,8 @@ def test_a_derivative_taken_inside_is_refused() -> None:
 
 
 def test_the_forward_of_a_custom_function_is_captured_where_no_gradient_is_asked() -> None:
-    graph = capture(_rounded, torch.ones(6)).graph
-    assert [node.op for node in graph.nodes] == ["mul", "round"]
+    graph = capture(_doubled, torch.ones(6)).graph
+    assert [node.op for node in graph.nodes] == ["mul", "mul"]
 
 
 def test_an_argument_that_shares_memory_with_one_that_is_changed_is_refused() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tilewright.compiler.backend import FALLBACKS
+from tilewright.compiler.fallback import FALLBACKS
 
 
 @pytest.fixture(scope="session", autouse=True)

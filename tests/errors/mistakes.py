@@ -76,16 +76,16 @@ class Tokens(nn.Module):
         return self.embedding(ids).sum(1)
 
 
-class Cube(torch.autograd.Function):
+class Doubles(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        return x**3
+        ctx.mark_dirty(x)
+        return x
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> Tensor:
-        (x,) = ctx.saved_tensors
-        return 3 * dy * x**2
+    def backward(_: Any, dy: Tensor) -> Tensor:
+        scale = 2.0
+        return dy * scale
 
 
 def keeps_positive(x: Tensor) -> Tensor:
@@ -144,7 +144,7 @@ def sorts(x: Tensor) -> Tensor:
 
 
 def uses_custom_function(x: Tensor) -> Tensor:
-    return Cube.apply(x)
+    return Doubles.apply(x * 1)
 
 
 def takes_a_gradient(x: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from torch import nn
 
 import tilewright as tw
 from tilewright.base.errors import CacheWarning, FallbackWarning, TilewrightError
-from tilewright.compiler.backend import FALLBACKS
+from tilewright.compiler.fallback import FALLBACKS
 from tilewright.program import save
 
 Golden = Callable[[str, str], None]

@@ -12,7 +12,7 @@ from tests.models.agreement import disagreements, in_double, outcome
 from tests.models.architectures import REQUIRED
 from tests.models.seeing_and_hearing import ALL
 
-from tilewright.compiler.backend import FALLBACKS
+from tilewright.compiler.fallback import FALLBACKS
 
 pytest.importorskip("transformers")
 

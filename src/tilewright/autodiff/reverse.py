@@ -91,8 +91,14 @@ def reverse(
         positions.append(None if gradient is None else len(outputs))
         if gradient is not None:
             outputs.append(gradient)
-    made = walk.builder.finish(outputs, graph.updates)
-    return Joint(prune(made), tuple(wrt), tuple(tangents), tuple(positions), depends)
+    made = _without_backwards(prune(walk.builder.finish(outputs, graph.updates)))
+    return Joint(made, tuple(wrt), tuple(tangents), tuple(positions), depends)
+
+
+def _without_backwards(graph: Graph) -> Graph:
+    """Expand the nodes that hold a backward: it has been taken, and they are identities."""
+    chosen = {n.outputs[0].name for n in graph.nodes if n.graphs and is_composite(n)}
+    return expand_where(graph, chosen)
 
 
 def _dependence(

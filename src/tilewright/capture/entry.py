@@ -19,11 +19,12 @@ from torch import fx
 from torch._C._dynamo.eval_frame import reset_code
 
 from tilewright.capture.calls import CallSpec, ResultSpec, describe_call, describe_result
-from tilewright.capture.functionalize import functionalize, prepare_dynamo
+from tilewright.capture.functionalize import functionalize, place_of, prepare_dynamo
 from tilewright.capture.importer import Imported, import_functional
 from tilewright.capture.record import Input, Mutation, Result, ViewOfInput
 from tilewright.capture.refusal import explain
 from tilewright.capture.restore import restore, write_back
+from tilewright.capture.watch import Guards, Watch, guards_of, wanted_guards
 from tilewright.graph.ir import Graph
 
 
@@ -33,7 +34,8 @@ class Captured:
 
     inputs: one for each input of the graph, in order.  sources: for each of them the number of an
     argument leaf, or, as -1 - k, of `state[k]`: the module's parameters and buffers, other tensors
-    that the function reaches, and constants; they are the live tensors, never copies.
+    that the function reaches, and constants; they are the live tensors, never copies.  watch: what
+    has to be as it was for the graph to serve a call.
     """
 
     graph: Graph
@@ -44,6 +46,7 @@ class Captured:
     mutations: tuple[Mutation, ...]
     call: CallSpec
     result: ResultSpec
+    watch: Watch
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
         """Return the graph's inputs for a call; raises a typed error where the call differs."""
@@ -90,21 +93,25 @@ class Captured:
 class _Catch:
     """What the back end has seen: filled in once, while Dynamo compiles.
 
-    names: id of a tensor -> what it is ("argument", "parameter", "buffer") and its name.
+    names: id of a tensor -> what it is ("argument", "parameter", "buffer") and its name.  places:
+    where Dynamo reads each example from, as a Python expression ("" where it does not say).
     """
 
     names: dict[int, tuple[str, str]]
     imported: Imported | None = None
     examples: tuple[Any, ...] = ()
+    places: tuple[str, ...] = ()
     stand_ins: tuple[Any, ...] = ()
+    guards: Guards | None = None
     error: Exception | None = None
 
 
 def capture(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Captured:
     """Capture `fn(*args, **kwargs)`: the whole of it, or an error that names the user's line.
 
-    Whatever is not a tensor in the arguments, and every attribute that the function reads, is
-    taken as it is now.  Gradient mode, autocast and training mode too.
+    Whatever is not a tensor in the arguments, and all that the function reads beside them, is
+    taken as it is now (`Captured.watch` says whether it still is).  Gradient mode, autocast and
+    training mode too.
     """
     call, leaves = describe_call(fn, args, kwargs)
     catch = _Catch(_names(fn, call, leaves))
@@ -112,7 +119,7 @@ def capture(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Captured:
     if catch.imported is None:
         catch.imported = _empty_graph()
     spec = describe_result(result, catch.stand_ins, leaves)
-    return _assemble(catch, call, leaves, spec)
+    return _assemble(fn, catch, call, leaves, spec)
 
 
 def _run_dynamo(
@@ -127,19 +134,27 @@ def _run_dynamo(
         return lambda *_: catch.stand_ins
 
     entry = _fresh_entry(fn)
-    compiled = torch.compile(entry, backend=catcher, fullgraph=True, dynamic=False)
+    compiled = torch._dynamo.optimize(
+        backend=catcher, nopython=True, dynamic=False, guard_filter_fn=wanted_guards
+    )(entry)
     # Torch logs an impossible call with its own stack before it raises; ours names the user's line.
     log = logging.getLogger("torch._subclasses.fake_tensor")
     level = log.level
     log.setLevel(logging.CRITICAL)
     try:
         with (
-            torch._dynamo.config.patch(allow_rnn=True, side_effect_replay_policy="error"),
+            torch._dynamo.config.patch(
+                allow_rnn=True,
+                side_effect_replay_policy="error",
+                skip_nnmodule_hook_guards=False,  # a hook may be added to a module later
+            ),
             warnings.catch_warnings(),
         ):
             # Dynamo deprecates things that it does itself.
             warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"torch\.")
-            return compiled(*args, **kwargs)
+            result = compiled(*args, **kwargs)
+            catch.guards = guards_of(entry.__code__)
+            return result
     except Exception as reason:
         if catch.error is not None:
             raise catch.error from None
@@ -170,6 +185,8 @@ def _catch_graph(catch: _Catch, module: fx.GraphModule, examples: Sequence[Any])
     inputs = tuple(_owned_by_now(record, examples, catch) for record in functional.inputs)
     catch.imported = import_functional(replace(functional, inputs=inputs))
     catch.examples = tuple(examples)
+    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    catch.places = tuple(place_of(node) for node in placeholders)
     (output,) = [node for node in module.graph.nodes if node.op == "output"]
     # Each a tensor of its own: the place where it turns up in the result is told by identity.
     catch.stand_ins = tuple(_stand_in(value) for value in output.args[0])
@@ -216,7 +233,9 @@ def _owned(fn: Callable[..., Any]) -> dict[str, torch.Tensor]:
 # ---------------------------------------------------------------------------- the record
 
 
-def _assemble(catch: _Catch, call: CallSpec, leaves: Sequence[Any], spec: ResultSpec) -> Captured:
+def _assemble(
+    fn: Callable[..., Any], catch: _Catch, call: CallSpec, leaves: Sequence[Any], spec: ResultSpec
+) -> Captured:
     imported = catch.imported
     assert imported is not None, "capture has put a graph there"
     places = {
@@ -225,6 +244,7 @@ def _assemble(catch: _Catch, call: CallSpec, leaves: Sequence[Any], spec: Result
         if isinstance(leaf, torch.Tensor)
     }
     sources: list[int] = []
+    reached: dict[str, torch.Tensor] = {}
     state: list[torch.Tensor] = []
     for record in imported.inputs:
         tensor = catch.examples[record.position]
@@ -233,6 +253,8 @@ def _assemble(catch: _Catch, call: CallSpec, leaves: Sequence[Any], spec: Result
         else:
             sources.append(-1 - len(state))
             state.append(tensor)
+            if place := catch.places[record.position]:
+                reached[place] = tensor
     for tensor in imported.constants:
         sources.append(-1 - len(state))
         state.append(tensor)
@@ -245,4 +267,5 @@ def _assemble(catch: _Catch, call: CallSpec, leaves: Sequence[Any], spec: Result
         imported.mutations,
         call,
         spec,
+        Watch.over(fn, catch.guards, reached, globals()),
     )

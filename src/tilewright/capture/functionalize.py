@@ -16,13 +16,18 @@ import torch
 from torch import fx
 from torch._functorch.aot_autograd import aot_export_module
 from torch._guards import TracingContext, tracing
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.export.exported_program import _override_composite_implicit_decomp
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from tilewright.base.errors import CaptureError, MutationError, TilewrightError
+from tilewright.capture.custom_functions import (
+    CUSTOM_GRADIENT,
+    backward_body,
+    open_custom_functions,
+)
 from tilewright.capture.custom_ops import stop_gradient
-from tilewright.capture.inline import inline_custom_functions, prepare, specialize
+from tilewright.capture.inline import prepare, specialize
 from tilewright.capture.keep import DropoutMode, overrides
 from tilewright.capture.origin import dotted, origin_of_meta, origin_of_text
 from tilewright.capture.record import Input, Result
@@ -58,6 +63,7 @@ class Functional:
     module: takes `inputs` in order (tensors only) and returns `width` tensors: first the new values
     of the inputs in `updates`, in that order, then the values that `results` speak of.
     updates: (input, whether gradients flow into its new value).  results: what the user gets.
+    backwards: for each node of a gradient written by hand, the functional ATen graph of that.
     """
 
     module: fx.GraphModule
@@ -65,6 +71,7 @@ class Functional:
     updates: tuple[tuple[int, bool], ...]
     results: tuple[Result, ...]
     width: int
+    backwards: Mapping[str, fx.GraphModule]
 
 
 def prepare_dynamo(module: fx.GraphModule) -> Prepared:
@@ -94,6 +101,7 @@ def functionalize(
     examples = [_first_value(value) for value in examples]
     varying = symbols.varying.dims if symbols is not None else ((),) * len(examples)
     module = specialize(prepared.module, examples, varying)
+    open_custom_functions(module)
     positions = [at for at, value in enumerate(examples) if isinstance(value, torch.Tensor)]
     tensors = [examples[position] for position in positions]
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
@@ -108,14 +116,20 @@ def functionalize(
         found = survey(module, fakes, mode)
         hidden, results = describe_results(found)
         _stop_gradients(module, found)
-        inline_custom_functions(module, found.differentiated)
         _append_results(module, hidden)
-        traced, updated = _trace(module, [t.detach() for t in tensors], varying, symbols)
+        traced, updated = _trace(module, tensors, varying, symbols)
+        backwards = _trace_backwards(module, traced)
+    if symbols is not None and backwards:
+        raise SizesError(
+            "sizes vary around a custom autograd.Function",
+            expected="gradients that are derived, where one compilation is for all sizes",
+            found=f"{len(backwards)} backward passes that are written by hand",
+        )
     if symbols is not None:
         results = tuple(symbols.result(result) for result in results)
     updates = tuple((position, _differentiable(found, position)) for position in updated)
     width = len(_output_values(traced))
-    return Functional(traced, inputs, updates, results, width)
+    return Functional(traced, inputs, updates, results, width, backwards)
 
 
 def _first_value(value: Any) -> Any:
@@ -140,12 +154,16 @@ def _fakes(
 def _trace(
     module: fx.GraphModule,
     tensors: Sequence[torch.Tensor],
-    varying: Sequence[Names],
-    symbols: Symbols | None,
+    varying: Sequence[Names] = (),
+    symbols: Symbols | None = None,
 ) -> tuple[fx.GraphModule, tuple[int, ...]]:
     """Run the functional trace; return its graph and the inputs it updates, in output order."""
     # A mode of its own: the fakes of the survey carry its in-place changes and its gradients.
-    mode, fakes = _fakes(tensors, varying, symbols)
+    if symbols is None:
+        mode = FakeTensorMode(allow_non_fake_inputs=True)
+        fakes = [_fake_again(mode, tensor) for tensor in tensors]
+    else:
+        mode, fakes = _fakes([tensor.detach() for tensor in tensors], varying, symbols)
     try:
         with (
             tracing(TracingContext(mode)),
@@ -175,6 +193,34 @@ def _trace(
         )
     written = [value.name for value in _output_values(traced)[: len(targets)]]
     return traced, tuple(names.index(targets[name]) for name in written)
+
+
+def _fake_again(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
+    if not isinstance(tensor, FakeTensor):
+        return mode.from_tensor(tensor.detach())
+    with mode:
+        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+
+
+def _trace_backwards(module: fx.GraphModule, traced: fx.GraphModule) -> dict[str, fx.GraphModule]:
+    """Trace the gradients that are written by hand; autocast does not reach a backward pass."""
+    found = {}
+    for node in traced.graph.nodes:
+        if str(node.target) != CUSTOM_GRADIENT:
+            continue
+        body, fakes = backward_body(module, node)
+        _erase_switches(body)
+        with torch.autocast("cpu", enabled=False):
+            found[node.name], updated = _trace(body, fakes)
+        if updated:
+            raise MutationError(
+                "the backward of a custom autograd.Function changes what it is given in place",
+                expected="gradients that are fresh tensors",
+                found=f"{len(updated)} of its tangents and saved tensors written",
+                where=origin_of_meta(node.meta),
+                mend="change a copy: grad.clone()",
+            )
+    return found
 
 
 def _with_effects(traced: fx.GraphModule) -> CaptureError:
@@ -229,6 +275,10 @@ def _stop_gradients(module: fx.GraphModule, found: Survey) -> None:
         for argument in found.stopped_arguments.get(node.name, ()):
             with module.graph.inserting_before(node):
                 node.replace_input_with(argument, _stop(module, argument, node))
+    _erase_switches(module)
+
+
+def _erase_switches(module: fx.GraphModule) -> None:
     for node in reversed(list(module.graph.nodes)):
         if node.target in _GRAD_SWITCHES:
             module.graph.erase_node(node)
@@ -270,14 +320,18 @@ def _describe_input(
 
 
 def _told_by_dynamo(node: fx.Node, tensor: torch.Tensor) -> tuple[str, str]:
-    source = getattr(node.meta.get("grapharg"), "source", None)
-    if source is None:
-        text = str(node.target)
-    else:
-        text = source.name() if callable(source.name) else source.name
+    text = place_of(node) or str(node.target)
     if isinstance(tensor, torch.nn.Parameter) or "._parameters[" in text:
         return "parameter", dotted(text)
     return "buffer" if "._buffers[" in text else "argument", dotted(text)
+
+
+def place_of(node: fx.Node) -> str:
+    """Return where Dynamo reads an input from, as a Python expression; "" where it says nothing."""
+    source = getattr(node.meta.get("grapharg"), "source", None)
+    if source is None:
+        return ""
+    return str(source.name() if callable(source.name) else source.name)
 
 
 def _refuse_foreign(record: Input, tensor: torch.Tensor) -> None:

@@ -8,6 +8,7 @@ This module does not know how the ATen graph was made, nor what any operator mea
 
 import operator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import fx
@@ -15,6 +16,7 @@ from torch import fx
 from tilewright.base.errors import CaptureError, Origin
 from tilewright.capture.aten import RULES
 from tilewright.capture.call import apply_rule
+from tilewright.capture.custom_functions import CUSTOM_GRADIENT
 from tilewright.capture.functionalize import Functional
 from tilewright.capture.library_call import import_library_call
 from tilewright.capture.origin import identifier, origin_of_meta
@@ -45,7 +47,7 @@ def import_functional(
     functional: Functional, name: str = "graph", symbols: Symbols | None = None
 ) -> Imported:
     """Turn functional ATen into a graph of library nodes and operators."""
-    walk = Importer(functional.module, Builder(name), symbols)
+    walk = Importer(functional.module, Builder(name), functional.backwards, symbols)
     placeholders = [node for node in functional.module.graph.nodes if node.op == "placeholder"]
     kept = (node.name for node in functional.module.graph.nodes if node.op != "placeholder")
     walk.builder.reserve(kept)
@@ -56,6 +58,39 @@ def import_functional(
     for node in functional.module.graph.nodes:
         _import_node(walk, node)
     return _finish(walk, functional)
+
+
+def _import_custom_gradient(walk: Importer, node: fx.Node) -> None:
+    """custom_gradient(results, arguments, saved) --> the operator, with the backward's graph."""
+    call: Any = node.args
+    results, arguments, saved, *_ = call
+    backward, constants = _import_backward(walk.backwards[node.name])
+    operands = [walk.operand(n) for n in (*results, *arguments, *saved)]
+    operands += [add_constant(walk, c, f"{node.name}_constant", Origin()) for c in constants]
+    walk.values[node] = walk.builder.multi(
+        "custom_gradient",
+        operands,
+        [walk.operand(result).type for result in results],
+        attrs={"results": len(results), "arguments": len(arguments)},
+        graphs=(backward,),
+        origin=origin_of_meta(node.meta),
+    )
+
+
+def _import_backward(module: fx.GraphModule) -> tuple[Graph, tuple[torch.Tensor, ...]]:
+    """Return the graph of a backward, and what its last inputs are fed with."""
+    walk = Importer(module, Builder("backward"), {})
+    walk.builder.reserve(node.name for node in module.graph.nodes if node.op != "placeholder")
+    for node in module.graph.nodes:
+        if node.op == "placeholder":
+            walk.values[node] = walk.builder.input(
+                node.name, tensor_type(node.meta["val"], Origin())
+            )
+        _import_node(walk, node)
+    (output,) = [node for node in module.graph.nodes if node.op == "output"]
+    gradients: Any = output.args[0]
+    made = walk.builder.finish([walk.operand(gradient) for gradient in gradients])
+    return prune(made), tuple(tensor for _, tensor in walk.constants)
 
 
 def _import_node(walk: Importer, node: fx.Node) -> None:
@@ -71,6 +106,8 @@ def _import_node(walk: Importer, node: fx.Node) -> None:
         element = picked[index]
         assert element is not None, f"{node} takes an element that is not a tensor"
         walk.values[node] = element
+    elif str(node.target) == CUSTOM_GRADIENT:
+        _import_custom_gradient(walk, node)
     elif isinstance(node.target, torch._ops.OpOverload):
         _import_call(walk, node)
     else:

@@ -6,7 +6,7 @@ and be right is refused.  This module does not know fake tensors.
 """
 
 import operator
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -27,7 +27,6 @@ _DERIVATIVES = frozenset(
         "grad",
     }
 )
-_CUSTOM_FUNCTION = torch.ops.higher_order.autograd_function_apply
 _CHECKPOINT = torch.ops.higher_order.tag_activation_checkpoint
 
 
@@ -120,56 +119,15 @@ def _inline_checkpoints(module: fx.GraphModule) -> None:
         if not found:
             return
         for node in found:
-            body = _attribute(module, node.args[0])
+            body = attribute(module, node.args[0])
             inline(module, node, body, list(node.args[1:]))
-
-
-def inline_custom_functions(module: fx.GraphModule, differentiated: Collection[str]) -> None:
-    """autograd.Function.apply(args) --> the nodes of its forward, where no gradient is asked.
-
-    differentiated: the nodes whose results carry a gradient.  Its backward cannot be expressed yet.
-    """
-    for node in [node for node in module.graph.nodes if node.target is _CUSTOM_FUNCTION]:
-        if node.name in differentiated:
-            raise CaptureError(
-                "a custom autograd.Function is asked for its gradient",
-                expected="operators whose derivatives are known, or a call without gradients",
-                found="a backward written by hand",
-                where=origin_of_meta(node.meta),
-                mend="call it outside of what is compiled, or compile under torch.no_grad()",
-            )
-        forward = copy_module(_attribute(module, node.args[0]))
-        (output,) = [inner for inner in forward.graph.nodes if inner.op == "output"]
-        output.args = (output.args[0][0],)  # the results; what is kept for backward follows them
-        inline(module, node, forward, list(node.args[2:]))
-    module.recompile()
 
 
 def inline(
     module: fx.GraphModule, node: fx.Node, body: fx.GraphModule, arguments: Sequence[Any]
 ) -> None:
     """Replace a call of `body`, which returns a tuple, by the nodes of `body`."""
-    placeholders = [inner for inner in body.graph.nodes if inner.op == "placeholder"]
-    if len(placeholders) != len(arguments):
-        raise CaptureError(
-            "a checkpointed region takes arguments that cannot be matched to its body",
-            expected=f"{len(placeholders)} arguments",
-            found=f"{len(arguments)}",
-            where=origin_of_meta(node.meta),
-            mend="pass tensors only, and by position, to checkpoint",
-        )
-    values: dict[fx.Node, Any] = dict(zip(placeholders, arguments, strict=True))
-    with module.graph.inserting_before(node):
-        for inner in body.graph.nodes:
-            if inner.op == "placeholder":
-                continue
-            if inner.op == "output":
-                results = fx.node.map_arg(inner.args[0], lambda a: values[a])
-                break
-            if inner.op == "get_attr":
-                values[inner] = _adopt(module, body, inner)
-                continue
-            values[inner] = module.graph.node_copy(inner, lambda a: values[a])
+    results = copy_body(module, node, body, arguments)
     single = not isinstance(results, list | tuple)
     for user in list(node.users):
         if single:
@@ -182,9 +140,36 @@ def inline(
     module.graph.erase_node(node)
 
 
+def copy_body(
+    module: fx.GraphModule, node: fx.Node, body: fx.GraphModule, arguments: Sequence[Any]
+) -> Any:
+    """Copy the nodes of `body` in front of `node`; return what `body` returns, as these nodes."""
+    placeholders = [inner for inner in body.graph.nodes if inner.op == "placeholder"]
+    if len(placeholders) != len(arguments):
+        raise CaptureError(
+            "a region takes arguments that cannot be matched to its body",
+            expected=f"{len(placeholders)} arguments",
+            found=f"{len(arguments)}",
+            where=origin_of_meta(node.meta),
+            mend="pass tensors only, and by position",
+        )
+    values: dict[fx.Node, Any] = dict(zip(placeholders, arguments, strict=True))
+    with module.graph.inserting_before(node):
+        for inner in body.graph.nodes:
+            if inner.op == "placeholder":
+                continue
+            if inner.op == "output":
+                return fx.node.map_arg(inner.args[0], lambda a: values[a])
+            if inner.op == "get_attr":
+                values[inner] = _adopt(module, body, inner)
+                continue
+            values[inner] = module.graph.node_copy(inner, lambda a: values[a])
+    raise AssertionError("a region returns something")
+
+
 def _adopt(module: fx.GraphModule, body: fx.GraphModule, inner: fx.Node) -> fx.Node:
     """Bring an attribute of the body (a constant, an inner region) over to the module."""
-    value = _attribute(body, inner)
+    value = attribute(body, inner)
     name, number = f"{inner.target}".replace(".", "_"), 0
     while hasattr(module, name) and getattr(module, name) is not value:
         number += 1
@@ -196,7 +181,7 @@ def _adopt(module: fx.GraphModule, body: fx.GraphModule, inner: fx.Node) -> fx.N
     return made
 
 
-def _attribute(module: fx.GraphModule, node: Any) -> Any:
+def attribute(module: fx.GraphModule, node: Any) -> Any:
     assert isinstance(node, fx.Node) and node.op == "get_attr", f"{node} is not an attribute"
     value: Any = module
     for part in str(node.target).split("."):

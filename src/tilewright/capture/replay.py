@@ -83,9 +83,33 @@ def run_node(node: Node, operands: tuple[torch.Tensor, ...]) -> tuple[torch.Tens
         return (value.reshape([int(str(dim)) for dim in type_.shape]),)
     if node.op == FUSED:
         return replay(node.graphs[0], operands)
+    if node.op == "custom_gradient":
+        return _run_custom_gradient(node, operands)
     if node.op == FORMULA:
         return (run_loops(node, operands),)
     return _run_operator(node, operands)
+
+
+def _run_custom_gradient(
+    node: Node, operands: tuple[torch.Tensor, ...]
+) -> tuple[torch.Tensor, ...]:
+    """The operator's first operands; their gradient is a replay of the node's graph."""
+    results, arguments = _index(node.attr("results")), _index(node.attr("arguments"))
+    saved = [operand.detach() for operand in operands[results + arguments :]]
+
+    class Carry(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            made = tuple(value.clone() for value in values[:results])
+            ctx.mark_non_differentiable(*[t for t in made if not t.is_floating_point()])
+            return made
+
+        @staticmethod
+        def backward(_: Any, *tangents: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+            return (*(None,) * results, *replay(node.graphs[0], [*tangents, *saved]))
+
+    made: tuple[torch.Tensor, ...] = Carry.apply(*operands[: results + arguments])  # type: ignore[no-untyped-call]
+    return made
 
 
 def _run_operator(node: Node, operands: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:

@@ -44,11 +44,30 @@ def describe_results(found: Survey) -> tuple[list[fx.Node], tuple[Result, ...]]:
     for position, fake in enumerate(found.inputs):
         if isinstance(fake, torch.Tensor):
             sharing.inputs.setdefault(memory(fake), position)
+    _refuse_carried_views(found, sharing)
     _find_bases(found, sharing)
     results: list[Result] = []
     for position in range(len(found.results)):
         results.append(_describe(found, sharing, position))
     return [node for node, _ in sharing.bases], tuple(results)
+
+
+def _refuse_carried_views(found: Survey, sharing: _Sharing) -> None:
+    """A view with a gradient of its own would have to be memory of its own here."""
+    tensors = [value for value in found.results if isinstance(value, torch.Tensor)]
+    for value in tensors:
+        place = found.carried.get(memory(value), memory(value))
+        if place == memory(value):
+            continue
+        if place in sharing.inputs or any(memory(other) == place for other in tensors):
+            node, _ = found.creators[memory(value)]
+            raise CaptureError(
+                "a result of a custom autograd.Function shares memory with an argument or result",
+                expected="results with memory of their own",
+                found=f"a view of shape {tuple(value.shape)} with a gradient written by hand",
+                where=origin_of_meta(node.meta),
+                mend="return a copy: x.clone()",
+            )
 
 
 def _find_bases(found: Survey, sharing: _Sharing) -> None:

@@ -25,6 +25,7 @@ from tilewright.base.errors import (
     MutationError,
     TilewrightError,
 )
+from tilewright.capture.custom_functions import carry_gradient
 from tilewright.capture.origin import origin_of_meta
 from tilewright.capture.refusal import not_applicable
 
@@ -44,8 +45,8 @@ class Survey:
     updated: positions of inputs whose memory was written.
     stops: nodes whose float result eager cuts from the gradient although an argument has one.
     stopped_arguments: by node that writes into a tensor without gradient: arguments that have one.
-    differentiated: nodes with a result that eager lets a gradient through.
     creators: which node first gave a tensor in a piece of memory.
+    carried: memory of a custom function's result -> the memory that eager would have it in.
     """
 
     inputs: tuple[Any, ...]
@@ -53,8 +54,8 @@ class Survey:
     updated: tuple[int, ...]
     stops: frozenset[str]
     stopped_arguments: Mapping[str, tuple[fx.Node, ...]]
-    differentiated: frozenset[str]
     creators: Mapping[int, tuple[fx.Node, torch.Tensor | None]]
+    carried: Mapping[int, int]
 
 
 def survey(module: fx.GraphModule, fakes: Sequence[Any], mode: FakeTensorMode) -> Survey:
@@ -83,8 +84,8 @@ def survey(module: fx.GraphModule, fakes: Sequence[Any], mode: FakeTensorMode) -
         updated,
         frozenset(observer.stops),
         observer.stopped_arguments,
-        frozenset(observer.differentiated),
         observer.creators,
+        observer.carried,
     )
 
 
@@ -118,8 +119,8 @@ class _Observer(fx.Interpreter):
         self.extra_traceback = False  # our errors name the node themselves
         self.stops: set[str] = set()
         self.stopped_arguments: dict[str, tuple[fx.Node, ...]] = {}
-        self.differentiated: set[str] = set()
         self.creators: dict[int, tuple[fx.Node, torch.Tensor | None]] = {}
+        self.carried: dict[int, int] = {}
         self.writers: dict[int, fx.Node] = {}  # which node first wrote into a piece of memory
         self._watch = watch
         self._open: set[str] = set()  # nodes with a tuple of results, some of them to be stopped
@@ -140,6 +141,9 @@ class _Observer(fx.Interpreter):
         if n.op == "output":
             return result
         self._record(n, result)
+        if n.target is carry_gradient:
+            values: Any = fx.node.map_arg(n.args[0], lambda a: self.env[a])
+            self.carried |= {memory(b): memory(a) for a, b in zip(values, result, strict=True)}
         for tensor, version, _ in had:
             if tensor._version != version:
                 self.writers.setdefault(memory(tensor), n)
@@ -157,8 +161,6 @@ class _Observer(fx.Interpreter):
     def _record(self, n: fx.Node, result: object) -> None:
         for leaf in pytree.tree_leaves(result):
             if isinstance(leaf, torch.Tensor):
-                if _requires_grad(leaf):
-                    self.differentiated.add(n.name)
                 whole = leaf if isinstance(result, torch.Tensor) else None
                 self.creators.setdefault(memory(leaf), (n, whole))
 

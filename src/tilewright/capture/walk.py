@@ -4,6 +4,7 @@ The idea: rules and the walk itself share a builder and a map from FX nodes to v
 else.  This module does not know any operator.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -22,13 +23,19 @@ class Importer:
     """The state of one walk; only the walk and the table's rules change it.
 
     values: what FX nodes have become: one value, or one for each result (None: not a tensor).
-    constants: inputs added for long constants, with what to feed them.
+    constants: inputs added for long constants, with what to feed them.  backwards: the ATen graphs
+    of gradients written by hand, by the FX nodes that name them.
     """
 
     def __init__(
-        self, module: fx.GraphModule, builder: Builder, symbols: Symbols | None = None
+        self,
+        module: fx.GraphModule,
+        builder: Builder,
+        backwards: Mapping[str, fx.GraphModule],
+        symbols: Symbols | None = None,
     ) -> None:
         self.module = module
+        self.backwards = backwards
         self.builder = builder
         self.symbols = symbols
         self.values: dict[fx.Node, Value | tuple[Value | None, ...]] = {}

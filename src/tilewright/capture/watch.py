@@ -1,65 +1,112 @@
 """Has what was captured changed since?  Asked before every call, so it must be cheap.
 
-The idea: what a capture takes as it is (which tensors and sub-modules there are, training mode,
-what asks for gradients, autocast) is written down once and compared by identity.
+The idea: whatever a capture takes as it is (attributes, globals, what a closure holds, training
+mode, hooks) Dynamo has written down as guards, which are kept and asked again; the tensors that the
+function reaches by itself are read again by the same paths and compared by identity.
 
 This module does not know what is done about a change.
 """
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._dynamo.eval_frame import _debug_get_cache_entry_list
+
+# Compared here, in other ways: gradients being off needs no other graph than their being on, and
+# the number of threads is nothing that a graph knows of.
+_AMBIENT = frozenset({"GRAD_MODE", "GLOBAL_STATE", "DETERMINISTIC_ALGORITHMS"})
+
+Scope = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Guards:
+    """Dynamo's guards of one compiled frame.
+
+    check: whether they hold for the frame's locals.  code: what Dynamo compiled: while it lives, so
+    do the globals that the guards read.
+    """
+
+    check: Callable[[Scope], bool]
+    code: object
+
+
+def wanted_guards(guards: Sequence[Any]) -> list[bool]:
+    """Choose guards, for Dynamo: none of tensors, which are compared call by call."""
+    return [
+        guard.guard_type not in _AMBIENT and "TENSOR" not in guard.guard_type for guard in guards
+    ]
+
+
+def guards_of(code: object) -> Guards | None:
+    """Return the guards of what Dynamo compiled last for a code object."""
+    entries = _debug_get_cache_entry_list(code)  # type: ignore[arg-type]
+    if not entries:
+        return None
+    return Guards(entries[0].guard_manager.check, entries[0].code)
 
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """What a module and torch's modes were.
+    """What a function and torch's modes were when it was captured.
 
-    entries: (dict, key, value) for every tensor and sub-module.  autocast: its element type, None
-    where it was off.  grad: whether gradients were on: a graph captured with them also serves calls
-    without.
+    reached: the tensors that it reaches by itself; `read` finds them again.  asking: which of them
+    asked for gradients.  autocast: its element type, None where it was off.  dtype: torch's default
+    one.  grad: whether gradients were on: a graph captured with them also serves calls without.
     """
 
-    modes: tuple[tuple[torch.nn.Module, bool], ...]
-    sizes: tuple[tuple[dict[str, Any], int], ...]
-    entries: tuple[tuple[dict[str, Any], str, Any], ...]
-    asking: tuple[tuple[torch.Tensor, bool], ...]
+    fn: Callable[..., Any]
+    guards: Guards | None
+    read: Callable[[Scope], tuple[Any, ...]]
+    reached: tuple[torch.Tensor, ...]
+    asking: tuple[bool, ...]
     autocast: torch.dtype | None
+    dtype: torch.dtype
     grad: bool
 
     @staticmethod
-    def over(fn: object) -> "Watch":
-        """Write down what a module, or the module that a method belongs to, is now.
+    def over(
+        fn: Callable[..., Any],
+        guards: Guards | None,
+        reached: Mapping[str, torch.Tensor],
+        names: Scope,
+    ) -> "Watch":
+        """Write down what there is now.
 
-        Of any other function nothing is known but torch's modes.
+        reached: tensors by Dynamo's name of the place they are read from, a Python expression over
+        the locals `L` of the frame and its globals `G`, which are `names`.
         """
-        owner = getattr(fn, "__self__", fn)
-        modules = list(owner.modules()) if isinstance(owner, torch.nn.Module) else []
-        tables = [t for m in modules for t in (m._parameters, m._buffers, m._modules)]
+        text = f"lambda L: ({''.join(f'{place}, ' for place in reached)})"
         return Watch(
-            tuple((m, m.training) for m in modules),
-            tuple((table, len(table)) for table in tables),
-            tuple((table, key, value) for table in tables for key, value in table.items()),
-            tuple((p, p.requires_grad) for m in modules for p in m.parameters(recurse=False)),
+            fn,
+            guards,
+            eval(text, {"G": names}),
+            tuple(reached.values()),
+            tuple(tensor.requires_grad for tensor in reached.values()),
             _autocast(),
+            torch.get_default_dtype(),
             torch.is_grad_enabled(),
         )
 
-    def unchanged(self) -> bool:
-        """Say whether the module still is what it was."""
+    def unchanged(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Say whether the function still is what it was, for a call with these arguments."""
         if _autocast() is not self.autocast or (torch.is_grad_enabled() and not self.grad):
             return False
-        for module, training in self.modes:
-            if module.training is not training:
+        if torch.get_default_dtype() is not self.dtype:
+            return False
+        scope = {"fn": self.fn, "args": args, "kwargs": kwargs}
+        if self.guards is not None and not self.guards.check(scope):
+            return False
+        try:
+            found = self.read(scope)
+        except (AttributeError, LookupError, ValueError):  # ValueError: of a cell that was emptied
+            return False
+        for tensor, was, asked in zip(found, self.reached, self.asking, strict=True):
+            if tensor is not was or tensor.requires_grad is not asked:
                 return False
-        for table, size in self.sizes:
-            if len(table) != size:
-                return False
-        for table, key, value in self.entries:
-            if table.get(key) is not value:
-                return False
-        return all(tensor.requires_grad is asked for tensor, asked in self.asking)
+        return True
 
 
 def _autocast() -> torch.dtype | None:

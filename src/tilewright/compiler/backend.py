@@ -8,21 +8,16 @@ This module does not know torch: tensors pass through it.
 """
 
 import copy
-import traceback
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tilewright.base.errors import (
     DivergenceError,
-    FallbackWarning,
     IndexRangeError,
     IntegerDivisionError,
-    LibraryCallError,
     OptionError,
     ShapeError,
     SizesError,
-    TilewrightError,
 )
 from tilewright.capture import (
     Symbols,
@@ -35,12 +30,10 @@ from tilewright.capture import (
 )
 from tilewright.compiler.compiled import Runs
 from tilewright.compiler.debug import check_against_eager
+from tilewright.compiler.fallback import leave_to_eager, under_a_transform
 from tilewright.compiler.options import Options
 from tilewright.compiler.varying import examples
-from tilewright.runtime.grad_mode import asked, asks_gradients
-
-FALLBACKS: list[str] = []
-"""The reason of every graph that was left to eager in this process, in order."""
+from tilewright.runtime.grad_mode import asked, asks_gradients, is_transforming
 
 MOST_VARIANTS, MOST_WHOLE = 256, 4
 
@@ -210,12 +203,13 @@ class Variant:
         self.positions = [item.position for item in imported.inputs]
         self.constants = list(imported.constants)
         self.results = imported.results
-        self.runs = Runs(imported.graph, options)
+        wanted = asked([item.requires_grad for item in imported.inputs])
+        self.runs = Runs(imported.graph, options, frozenset(wanted))
         names = [value.name for value in imported.graph.inputs]
         self.updated = [names.index(name) for name, _ in imported.graph.updates]
         self.tried: set[tuple[int, ...]] = set()
         self.given_up = False
-        self.runs.compiled(asked([item.requires_grad for item in imported.inputs]))
+        self.runs.compiled(wanted)
 
     def at(self, values: Mapping[str, int], args: Sequence[Any]) -> "Variant | None":
         """Return the variant for these values of the sizes that vary, ready for such a call.
@@ -238,6 +232,9 @@ class Variant:
     def call(self, *args: Any) -> Sequence[Any]:
         """Run the graph."""
         if self.given_up:
+            return self.eager(*args)
+        if is_transforming():
+            leave_to_eager(under_a_transform(), self.options)
             return self.eager(*args)
         inputs = [args[at] for at in self.positions] + self.constants
         wanted = asks_gradients(inputs)
@@ -266,25 +263,3 @@ class Variant:
             return self.eager(*args)
         self.tried.add(wanted)
         return results
-
-
-def leave_to_eager(error: Exception, options: Options) -> None:
-    """Count and tell why a graph is left to eager; raise the error where that was forbidden."""
-    if isinstance(error, LibraryCallError) and not options.library:
-        raise error
-    if isinstance(error, TilewrightError):
-        reason = str(error)
-    else:
-        said = str(error).strip() or "no message"
-        reason = (
-            f"a mistake of Tilewright's own, not of yours: {type(error).__name__}: {said}\n"
-            f"  where     {_innermost(error)}\n"
-            "  mend      results are eager's and right; please report this message with the model"
-        )
-    FALLBACKS.append(reason)
-    warnings.warn(f"a graph is left to eager: {reason}", FallbackWarning, stacklevel=2)
-
-
-def _innermost(error: Exception) -> str:
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{frame.filename}:{frame.lineno} in {frame.name}"

@@ -13,15 +13,16 @@ from typing import Any
 
 from tilewright.autodiff import Split, reverse, split
 from tilewright.base.errors import UNKNOWN, MutationError, TilewrightError
-from tilewright.capture import Captured, Computed, Watch, capture
+from tilewright.capture import Captured, Computed, capture
 from tilewright.compiler.debug import check_against_eager
+from tilewright.compiler.fallback import leave_to_eager, under_a_transform
 from tilewright.compiler.options import Options
 from tilewright.compiler.pipeline import Built, build
 from tilewright.compiler.varying import check_split
 from tilewright.graph.ir import Graph, Value
 from tilewright.program import Program, contiguous
 from tilewright.runtime.autograd import Pairing, differentiable
-from tilewright.runtime.grad_mode import asked, asks_gradients
+from tilewright.runtime.grad_mode import asked, asks_gradients, is_transforming
 
 Run = Callable[[Sequence[Any]], Sequence[Any]]
 
@@ -32,10 +33,12 @@ def compile(
     """Compile a function or module for calls like `fn(*args, **kwargs)`.
 
     The arguments are examples: shapes, dtypes and plain values are compiled in; nothing is computed
-    and nothing of them is kept but that.  Parameters and buffers are the module's own, read and
-    updated in place; a module that is changed (training mode, other parameters, autocast) is
-    compiled again at the next call.  What a plain function finds in its closure is taken as it is
-    now.  Raises CaptureError (with the user's line) for what cannot be compiled.
+    and nothing of them is kept but that.  Parameters, buffers and what else the function reaches by
+    itself (globals, its closure) are the live tensors, read and updated in place; where something
+    that it reads has changed (training mode, another parameter, a number in its closure, autocast,
+    which tensors ask for gradients) it is compiled again at the next call.  Under a transform of
+    `torch.func` or `torch.vmap` a call runs in eager, with a FallbackWarning.  Raises CaptureError
+    (with the user's line) for what cannot be compiled.
     """
     compiled = Compiled(fn, options or Options(), args, kwargs)
     compiled.prepare([item.requires_grad for item in compiled.captured.inputs])
@@ -61,11 +64,11 @@ class Compiled:
         self._current = self._capture(args, kwargs)
 
     def _capture(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> "_Version":
-        watch = Watch.over(self._fn)
         captured = capture(self._fn, *args, **kwargs)
         simple = not self.options.check and _is_simple(captured)
-        runs = Runs(captured.graph, self.options)
-        made = _Version(watch, captured, captured.viewed(), runs, simple)
+        known = frozenset(asked([item.requires_grad for item in captured.inputs]))
+        runs = Runs(captured.graph, self.options, known)
+        made = _Version(captured, captured.viewed(), runs, simple)
         self._versions.append(made)
         return made
 
@@ -73,12 +76,9 @@ class Compiled:
         """Return the compilation for what the function and the call are now: an earlier one if
         they are that again, else a new one, for a call that fits the example."""
         self._current.captured.call.flatten(args, kwargs)
-        unchanged = (version for version in self._versions if version.watch.unchanged())
-        found = next((version for version in unchanged if version.fits(args, kwargs)), None)
-        if found is None:
-            found = self._capture(args, kwargs)
-        self._current = found
-        return found
+        found = next((v for v in self._versions if v.serves(args, kwargs)), None)
+        self._current = found or self._capture(args, kwargs)
+        return self._current
 
     @property
     def captured(self) -> Captured:
@@ -108,9 +108,20 @@ class Compiled:
 
         Raises ShapeError, DTypeError or OptionError where the call differs from the example.
         """
+        if is_transforming():
+            leave_to_eager(under_a_transform(), self.options)
+            return self._fn(*args, **kwargs)
         version = self._current
-        if not version.watch.unchanged() or (version.viewed and not version.fits(args, kwargs)):
+        if not version.captured.watch.unchanged(args, kwargs) or (
+            version.viewed and not version.fits(args, kwargs)
+        ):
             version = self._version(args, kwargs)
+        try:
+            return self._answer(version, args, kwargs)
+        except _Unasked:
+            return self._answer(self._version(args, kwargs), args, kwargs)
+
+    def _answer(self, version: "_Version", args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         captured, runs = version.captured, version.runs
         if version.simple and not kwargs and len(args) == len(captured.call.leaves):
             try:
@@ -137,7 +148,6 @@ class _Version:
     viewed: what results are views of (an argument leaf's number, or a tensor), and its strides.
     """
 
-    watch: Watch
     captured: Captured
     viewed: tuple[tuple[Any, tuple[int, ...]], ...]
     runs: "Runs"
@@ -152,6 +162,18 @@ class _Version:
             (leaves[place] if isinstance(place, int) else place).stride() == strides
             for place, strides in self.viewed
         )
+
+    def serves(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Say whether it is right for this call, which fits the example."""
+        if not self.captured.watch.unchanged(args, kwargs) or not self.fits(args, kwargs):
+            return False
+        inputs = self.captured.feed(self.captured.call.flatten(args, kwargs))
+        return self.runs.known.issuperset(asks_gradients(inputs))
+
+
+class _Unasked(Exception):
+    """A call asks for a gradient that the example did not: where the two differ, eager's gradients
+    may have been cut at other places, so that only another capture can tell."""
 
 
 def _is_simple(captured: Captured) -> bool:
@@ -170,12 +192,14 @@ def _is_simple(captured: Captured) -> bool:
 class Runs:
     """The Programs of one graph: one without gradients, and a pair per set of inputs that asks.
 
-    Final; its cache only grows.  It holds nothing of the model: a copy of the model may share it,
-    and a pickle of it compiles anew.  Where sizes vary, `at` gives the runs for one value of each.
+    known: the inputs that asked for gradients when the graph was captured.  Final; its cache only
+    grows.  It holds nothing of the model: a copy of the model may share it, and a pickle of it
+    compiles anew.  Where sizes vary, `at` gives the runs for one value of each.
     """
 
-    def __init__(self, graph: Graph, options: Options) -> None:
+    def __init__(self, graph: Graph, options: Options, known: frozenset[int]) -> None:
         self.graph = graph
+        self.known = known
         self.options = options
         self.pairs: dict[tuple[int, ...], tuple[Built, Built]] = {}
         self._pairings: dict[tuple[int, ...], Pairing | None] = {}
@@ -187,8 +211,8 @@ class Runs:
     def __deepcopy__(self, _: dict[int, Any]) -> "Runs":
         return self
 
-    def __reduce__(self) -> tuple[type["Runs"], tuple[Graph, Options]]:
-        return Runs, (self.graph, self.options)
+    def __reduce__(self) -> tuple[type["Runs"], tuple[Graph, Options, frozenset[int]]]:
+        return Runs, (self.graph, self.options, self.known)
 
     @property
     def inference(self) -> Built:
@@ -201,7 +225,7 @@ class Runs:
 
     def at(self, values: Mapping[str, int]) -> "Runs":
         """Return the runs for these values of the sizes that vary; they share what is compiled."""
-        bound = Runs(self.graph, self.options)
+        bound = Runs(self.graph, self.options, self.known)
         bound._whole, bound._values = self, values
         return bound
 
@@ -215,6 +239,8 @@ class Runs:
         """Return what runs where these inputs ask for gradients; compile it if need be."""
         call = self._calls.get(wanted)
         if call is None:
+            if not self.known.issuperset(wanted):
+                raise _Unasked
             pair = self._pair(wanted) if wanted else None
             call = self._calls[wanted] = pair or self.inference.run
         return call

@@ -18,6 +18,7 @@ from tilewright.ops import (
     constants,
     contract,
     cumulative,
+    custom,
     distance,
     gather,
     losses,
@@ -54,6 +55,7 @@ PAGES: tuple[tuple[str, tuple[Operator, ...]], ...] = (
     ("losses", losses.PAGE),
     ("chance", chance.PAGE),
     ("optimizer", optimizer.PAGE),
+    ("custom", custom.PAGE),
 )
 TABLE = {operator.name: operator for _, page in PAGES for operator in page}
 assert len(TABLE) == sum(len(page) for _, page in PAGES), "two operators have the same name"

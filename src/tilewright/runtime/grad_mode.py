@@ -1,8 +1,10 @@
-"""Which tensors of a call ask for gradients, as torch's grad mode has it."""
+"""Which tensors of a call ask for gradients, as torch's grad mode has it; and in what other ways
+a call may be differentiated or batched."""
 
 from collections.abc import Sequence
 
 import torch
+from torch.autograd import forward_ad
 
 
 def asks_gradients(tensors: Sequence[torch.Tensor]) -> tuple[int, ...]:
@@ -16,4 +18,11 @@ def asked(requires_grad: Sequence[bool]) -> tuple[int, ...]:
     """Return the positions of those that require gradients; none where these are off."""
     return (
         tuple(k for k, asks in enumerate(requires_grad) if asks) if torch.is_grad_enabled() else ()
+    )
+
+
+def is_transforming() -> bool:
+    """Say whether torch.vmap, torch.func or forward-mode differentiation is at work."""
+    return (
+        torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
     )

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from tilewright.capture import Captured, Watch
+from tilewright.capture import Captured
 from tilewright.compiler import Built
 from tilewright.train import optimizers
 from tilewright.train.joint import Rate, Training
@@ -32,7 +32,6 @@ class Active:
     captured: Captured
     training: Training
     built: Built
-    watch: Watch
     settings: optimizers.Settings
     owners: tuple[torch.Tensor, ...]
     begins: bool

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from tilewright.base.errors import CaptureError, ShapeError
-from tilewright.capture import Captured, Watch, capture
+from tilewright.capture import Captured, capture
 from tilewright.compiler import Built
 from tilewright.graph.build import names, rename
 from tilewright.graph.ir import Graph, Role
@@ -53,7 +53,7 @@ def prepare(
 ) -> Active:
     """Compile the step for what module and optimizer are now; nothing is computed or changed."""
     objective.training = objective.module.training
-    watch, settings = Watch.over(objective), optimizers.settings_of(rule, optimizer)
+    settings = optimizers.settings_of(rule, optimizer)
     with torch.enable_grad():
         captured = capture(objective, *batch)
     _check_loss(captured)
@@ -66,7 +66,6 @@ def prepare(
         captured,
         training,
         build(training.graph),
-        watch,
         settings,
         tuple(owners[update.parameter] for update in training.moved),
         any(update.begins for update in training.moved),

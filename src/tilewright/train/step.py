@@ -144,7 +144,7 @@ class TrainStep:
         leaves = active.captured.call.flatten(batch, {})
         rates = optimizers.rates_of(self._rule, self.optimizer)
         settings = optimizers.settings_of(self._rule, self.optimizer)
-        if settings != active.settings or not active.watch.unchanged():
+        if settings != active.settings or not active.captured.watch.unchanged(batch, {}):
             active = self._active = self._compile(batch)
         if not active.holds(self.optimizer) and not active.adopt(self._rule, self.optimizer):
             active = self._active = self._compile(batch)
