@@ -254,6 +254,7 @@ RULES: dict[str, Rule] = {
     ),
     # Gathers and scatters.
     "aten.embedding.default": scatters.embedding,
+    "aten.one_hot.default": scatters.one_hot,
     "aten.gather.default": scatters.gather,
     "aten.index_select.default": scatters.index_select,
     "aten.index.Tensor": scatters.index,

@@ -18,6 +18,12 @@ from tilewright.graph.ir import Value
 _MOST = 256  # boundaries that are counted one by one; torch halves a longer row
 
 
+@reads("one_hot")
+def one_hot(call: Call) -> Made:
+    """one_hot(self, num_classes)."""
+    return call.emit("one_hot", call["self"], classes=call["num_classes"])
+
+
 @reads("embedding")
 def embedding(call: Call) -> Made:
     """embedding(weight, indices, padding_idx, scale_grad_by_freq, sparse)."""

@@ -8,9 +8,9 @@ This module does not know scatters (`scatter`), where the result is chosen by va
 
 import itertools
 
-from tilewright.base.dtypes import DType
+from tilewright.base.dtypes import I64, DType
 from tilewright.graph.build import Builder
-from tilewright.graph.ir import Attr, Node, TensorType
+from tilewright.graph.ir import Attr, Node, TensorType, Value
 from tilewright.ops.nest import index, limited, loops, number, numbers, one_dim, sizes
 from tilewright.ops.operator import (
     Attrs,
@@ -109,6 +109,15 @@ def _searchsorted(types: Types, attrs: Attrs) -> str:
     return f"y[..., i] += {attrs['dtype']}(0 if sorted[..., j] {after} x[..., i] else 1)"
 
 
+def _one_hot(builder: Builder, operands: tuple[Value, ...], attrs: Attrs) -> tuple[Value, ...]:
+    """y[..., ids[...]] = 1: a write, and no comparison, so that an index out of range is found."""
+    (ids,) = operands
+    names, shape = loops(ids.type.rank), (*ids.type.shape, number(attrs["classes"]))
+    place = f"ids[{index(names)}]"
+    body = f"y[{index([*names, place])}] = 1"
+    return (write(builder, body, ids=ids, dtype=I64, shape=shape, name="one_hot"),)
+
+
 # Every order of two of three dims, for the sweep: slices between the tensors move their dims.
 _PLACES = tuple(itertools.combinations(range(3), 2))
 
@@ -163,11 +172,12 @@ PAGE = (
         ),
     ),
     Operator(
-        "one_hot(ids; classes)  y[..., c<classes] = i64(ids[...] == c)",
-        "1 at the index, 0 elsewhere.",
-        dtype="i64",
+        "one_hot(ids; classes)",
+        "1 at the index, 0 elsewhere; an index that is no class is out of range.",
+        expand=_one_hot,
         eager="torch.nn.functional.one_hot({ids}, {classes})",
-        samples=(sample("i[2, 3] < 4", classes=4), sample("i[] = 1", classes=3)),
+        samples=(sample("i[2, 3] < 4", classes=4), sample("i[] = 1", classes=3),
+                 sample("i[2, 0] < 4", classes=4)),
     ),
     Operator(
         "searchsorted(sorted, x; right=False, dtype='i64')  "
