@@ -48,7 +48,7 @@ COMPILED: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {
     "mutation_of_a_parameter": (mistakes.DecaysItsWeight(), (X,), {}),
     "mutation_past_autograd": (mistakes.writes_past_autograd, (_asking(2, 4),), {}),
     "mutation_of_a_leaf": (mistakes.adds_to_argument, (_asking(2, 4),), {}),
-    "mutation_with_a_gradient": (mistakes.adds_to_argument, (_asking(2, 4) * 1,), {}),
+    "mutation_with_a_gradient": (mistakes.overwrites_argument, (_asking(2, 4) * 1,), {}),
     "mutation_of_shared_memory": (mistakes.adds_first_to_second, _overlapping(), {}),
     "mutation_of_strides": (mistakes.transposes_argument, (X.clone(),), {}),
     "print": (mistakes.prints, (X,), {}),

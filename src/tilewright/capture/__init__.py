@@ -10,7 +10,7 @@ from tilewright.capture.coverage import BEYOND, Entry, core_coverage
 from tilewright.capture.entry import Captured, capture
 from tilewright.capture.functionalize import Functional, Prepared, functionalize, prepare_dynamo
 from tilewright.capture.importer import Imported, import_functional
-from tilewright.capture.record import Computed
+from tilewright.capture.record import Computed, Input, Mutation
 from tilewright.capture.replay import drawing_again, replay, run_library
 from tilewright.capture.restore import restore, write_back
 from tilewright.capture.symbols import Symbols, Varying, varying_of
@@ -23,6 +23,8 @@ __all__ = [
     "Entry",
     "Functional",
     "Imported",
+    "Input",
+    "Mutation",
     "Prepared",
     "Symbols",
     "Varying",

@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.export.exported_program import _override_composite_implicit_decomp
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from tilewright.base.errors import CaptureError, MutationError, TilewrightError
+from tilewright.base.errors import CaptureError, MutationError, SizesError, TilewrightError
 from tilewright.capture.custom_functions import (
     CUSTOM_GRADIENT,
     backward_body,

@@ -84,7 +84,7 @@ def _import_backward(module: fx.GraphModule) -> tuple[Graph, tuple[torch.Tensor,
     for node in module.graph.nodes:
         if node.op == "placeholder":
             walk.values[node] = walk.builder.input(
-                node.name, tensor_type(node.meta["val"], Origin())
+                node.name, walk.type_of(node.meta["val"], Origin())
             )
         _import_node(walk, node)
     (output,) = [node for node in module.graph.nodes if node.op == "output"]

@@ -203,13 +203,12 @@ class Variant:
         self.positions = [item.position for item in imported.inputs]
         self.constants = list(imported.constants)
         self.results = imported.results
-        wanted = asked([item.requires_grad for item in imported.inputs])
-        self.runs = Runs(imported.graph, options, frozenset(wanted))
+        self.runs = Runs(imported.graph, options, imported.inputs, imported.mutations)
         names = [value.name for value in imported.graph.inputs]
         self.updated = [names.index(name) for name, _ in imported.graph.updates]
         self.tried: set[tuple[int, ...]] = set()
         self.given_up = False
-        self.runs.compiled(wanted)
+        self.runs.compiled(asked([item.requires_grad for item in imported.inputs]))
 
     def at(self, values: Mapping[str, int], args: Sequence[Any]) -> "Variant | None":
         """Return the variant for these values of the sizes that vary, ready for such a call.

@@ -13,7 +13,7 @@ from typing import Any
 
 from tilewright.autodiff import Split, reverse, split
 from tilewright.base.errors import UNKNOWN, MutationError, TilewrightError
-from tilewright.capture import Captured, Computed, capture
+from tilewright.capture import Captured, Computed, Input, Mutation, capture
 from tilewright.compiler.debug import check_against_eager
 from tilewright.compiler.fallback import leave_to_eager, under_a_transform
 from tilewright.compiler.options import Options
@@ -66,8 +66,7 @@ class Compiled:
     def _capture(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> "_Version":
         captured = capture(self._fn, *args, **kwargs)
         simple = not self.options.check and _is_simple(captured)
-        known = frozenset(asked([item.requires_grad for item in captured.inputs]))
-        runs = Runs(captured.graph, self.options, known)
+        runs = Runs(captured.graph, self.options, captured.inputs, captured.mutations)
         made = _Version(captured, captured.viewed(), runs, simple)
         self._versions.append(made)
         return made
@@ -192,14 +191,24 @@ def _is_simple(captured: Captured) -> bool:
 class Runs:
     """The Programs of one graph: one without gradients, and a pair per set of inputs that asks.
 
-    known: the inputs that asked for gradients when the graph was captured.  Final; its cache only
-    grows.  It holds nothing of the model: a copy of the model may share it, and a pickle of it
-    compiles anew.  Where sizes vary, `at` gives the runs for one value of each.
+    known: the inputs that asked for gradients when the graph was captured.  flowing: the outputs
+    that become the new values of inputs and that gradients flow from.  Final; its cache only grows.
+    It holds nothing of the model: a copy of the model may share it, and a pickle compiles anew.
+    Where sizes vary, `at` gives the runs for one value of each.
     """
 
-    def __init__(self, graph: Graph, options: Options, known: frozenset[int]) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        options: Options,
+        inputs: Sequence[Input],
+        mutations: Sequence[Mutation],
+    ) -> None:
         self.graph = graph
-        self.known = known
+        self.inputs = tuple(inputs)
+        self.mutations = tuple(mutations)
+        self.known = frozenset(asked([item.requires_grad for item in inputs]))
+        self.flowing = frozenset(item.output for item in mutations if item.differentiable)
         self.options = options
         self.pairs: dict[tuple[int, ...], tuple[Built, Built]] = {}
         self._pairings: dict[tuple[int, ...], Pairing | None] = {}
@@ -211,8 +220,8 @@ class Runs:
     def __deepcopy__(self, _: dict[int, Any]) -> "Runs":
         return self
 
-    def __reduce__(self) -> tuple[type["Runs"], tuple[Graph, Options, frozenset[int]]]:
-        return Runs, (self.graph, self.options, self.known)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Runs, (self.graph, self.options, self.inputs, self.mutations)
 
     @property
     def inference(self) -> Built:
@@ -225,7 +234,7 @@ class Runs:
 
     def at(self, values: Mapping[str, int]) -> "Runs":
         """Return the runs for these values of the sizes that vary; they share what is compiled."""
-        bound = Runs(self.graph, self.options, self.known)
+        bound = Runs(self.graph, self.options, self.inputs, self.mutations)
         bound._whole, bound._values = self, values
         return bound
 
@@ -274,10 +283,13 @@ class Runs:
 
     def _split(self, wanted: tuple[int, ...]) -> Pairing | None:
         names = [self.graph.inputs[k].name for k in wanted]
+        updated = {position for _, position in self.graph.updates}
+        of = [k for k in range(len(self.graph.outputs)) if k in self.flowing or k not in updated]
+        joint = reverse(self.graph, names, of=of)
+        reached = {position for position, _ in joint.tangents}
         for name, position in self.graph.updates:
-            if name in names:
-                raise _changed_in_place(self.graph, name, self.graph.outputs[position])
-        joint = reverse(self.graph, names)
+            if name in names and position not in reached:
+                raise _overwritten(self.graph, name, self.graph.outputs[position])
         if not joint.tangents:
             return None
         parts = split(joint)
@@ -289,12 +301,12 @@ class Runs:
         return pair_up(parts, wanted, len(self.graph.updates))
 
 
-def _changed_in_place(graph: Graph, name: str, value: Value) -> MutationError:
+def _overwritten(graph: Graph, name: str, value: Value) -> MutationError:
     origin = next((node.origin for node in graph.nodes if value in node.outputs), UNKNOWN)
     return MutationError(
-        f"{graph.role(name).source or name} is changed in place and asks for a gradient",
-        expected="in-place changes of tensors that need no gradient",
-        found=f"{value.type} that requires gradients, and gets a new value",
+        f"{graph.role(name).source or name} asks for a gradient and is overwritten by a constant",
+        expected="in-place changes to values that gradients flow from, or of tensors without any",
+        found=f"{value.type} that requires gradients, and gets a value that does not",
         where=origin,
         mend="return the new value in place of writing it, or call under torch.no_grad()",
     )
@@ -317,5 +329,10 @@ def pair_up(parts: Split, wanted: Sequence[int], updates: int) -> Pairing:
     taken = {value.name for value in parts.backward.inputs}
     assert {name for name, _ in parts.kept} <= taken, "the backward takes what was kept"
     gradients = tuple(k for k, at in zip(wanted, parts.gradients, strict=True) if at is not None)
-    tangents = tuple(position for position, _ in parts.tangents)
-    return Pairing(results, tuple(saved), tangents, gradients, parts.depends)
+    reached = [position for position, _ in parts.tangents]
+    # The updates that gradients flow from count as results after the others.
+    flowing = [name for name, position in parts.forward.updates if position in reached]
+    order = [*range(results), *(p for _, p in parts.forward.updates if p in reached)]
+    tangents = tuple(order.index(position) for position in reached)
+    written = tuple(inputs[name] for name in flowing)
+    return Pairing(results, tuple(saved), tangents, gradients, parts.depends, written)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from tilewright.base.errors import CaptureError
+from tilewright.base.errors import CaptureError, MutationError
 from tilewright.program import INPUT
 from tilewright.runtime.executable import Executable
 
@@ -29,6 +29,8 @@ class Pairing:
     results, one for each tangent that the backward takes last.  gradients: positions among the
     forward's inputs, one for each output of the backward.  depends: for each gradient, which of
     the tangents (by their order) it depends on; where these are all absent, so is the gradient.
+    written: positions among the forward's inputs that get a value which gradients flow from; they
+    count as results, after the others.
     """
 
     results: int
@@ -36,13 +38,15 @@ class Pairing:
     tangents: tuple[int, ...]
     gradients: tuple[int, ...]
     depends: tuple[frozenset[int], ...]
+    written: tuple[int, ...] = ()
 
 
 def differentiable(forward: Executable, backward: Executable, pairing: Pairing) -> Run:
     """Return a function of the forward's inputs that gives its results, with gradients.
 
     Inputs that the pairing has no gradient for get none; neither do results without a tangent.
-    A second derivative raises `CaptureError`.
+    Inputs that are written become results of this function, as by torch's own in-place operators.
+    A second derivative raises `CaptureError`; a written input that is a view, `MutationError`.
     """
     _check(forward, backward, pairing)
     count = len(forward.program.inputs)
@@ -61,7 +65,8 @@ def differentiable(forward: Executable, backward: Executable, pairing: Pairing) 
             values = (*inputs, *outputs)
             ctx.save_for_backward(*[old.get(k, values[k]) for k in pairing.saved])
             ctx.set_materialize_grads(False)
-            results = outputs[: pairing.results]
+            results = (*outputs[: pairing.results], *(inputs[k] for k in pairing.written))
+            ctx.mark_dirty(*results[pairing.results :])
             ctx.types = [(results[k].shape, results[k].dtype) for k in pairing.tangents]
             if silent:
                 ctx.mark_non_differentiable(*[results[k] for k in silent])
@@ -84,11 +89,23 @@ def differentiable(forward: Executable, backward: Executable, pairing: Pairing) 
             return tuple(given)
 
     def apply(inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        _refuse_views([inputs[k] for k in pairing.written])
         found: tuple[Tensor, ...] = Pair.apply(*inputs)  # type: ignore[no-untyped-call]
         return found
 
     forward_run, backward_run = forward.run, backward.run
     return apply
+
+
+def _refuse_views(written: Sequence[Tensor]) -> None:
+    for tensor in written:
+        if tensor._base is not None:
+            raise MutationError(
+                "a view is changed in place to a value that gradients flow from",
+                expected="a tensor that is no view of another one",
+                found=f"a view of shape {tuple(tensor.shape)} into {tuple(tensor._base.shape)}",
+                mend="pass a copy, x.clone(), or return the new value in place of writing it",
+            )
 
 
 def _once(backward: Executable, name: str) -> Run:
@@ -121,7 +138,9 @@ def _check(forward: Executable, backward: Executable, pairing: Pairing) -> None:
     inputs, outputs = len(forward.program.inputs), len(forward.program.outputs)
     assert 0 <= pairing.results <= outputs, f"{outputs} outputs cannot hold {pairing}"
     assert all(0 <= k < inputs + outputs for k in pairing.saved), f"{pairing} saves the unknown"
-    assert all(0 <= k < pairing.results for k in pairing.tangents), f"{pairing}: tangents of what?"
+    differentiable = pairing.results + len(pairing.written)
+    assert all(0 <= k < differentiable for k in pairing.tangents), f"{pairing}: tangents of what?"
+    assert all(0 <= k < inputs for k in pairing.written), f"{pairing} writes the unknown"
     assert all(0 <= k < inputs for k in pairing.gradients), f"{pairing}: gradients of what?"
     taken = len(pairing.saved) + len(pairing.tangents)
     assert taken == len(backward.program.inputs), f"the backward does not take {taken} inputs"
