@@ -341,6 +341,7 @@ SAMPLES: dict[str, tuple[Sample, ...]] = {
         _call(X, [MASK], torch.tensor(2.0, dtype=FLAT)),
         _call(CUBE, [MASK], torch.tensor([2.0], dtype=FLAT)),
     ),
+    "aten.one_hot.default": (_call(_i(4, 2, 3), 4), _call(torch.tensor(2), 3)),
     "aten.scatter.value": (_call(X, 1, torch.tensor([[0], [2]]), 4.0),),
     "aten.scatter.src": (_call(X, 1, torch.tensor([[0, 2], [2, 1]]), _f(2, 2)),),
     "aten.scatter_add.default": (_call(X, 1, torch.tensor([[0, 0], [2, 1]]), _f(2, 2)),),
