@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     from tilewright.compiler import Options as Options
     from tilewright.compiler import compile as compile
     from tilewright.compiler import explain as explain
+    from tilewright.compiler import grad as grad
+    from tilewright.compiler import jvp as jvp
+    from tilewright.compiler import value_and_grad as value_and_grad
+    from tilewright.compiler import vjp as vjp
+    from tilewright.compiler import vmap as vmap
     from tilewright.graph.ir import Graph as Graph
     from tilewright.program import Program as Program
     from tilewright.runtime import load as load
@@ -26,6 +31,11 @@ __version__ = "0.1.0"
 PUBLIC = {
     "compile": "tilewright.compiler",
     "capture": "tilewright.capture",
+    "grad": "tilewright.compiler",
+    "value_and_grad": "tilewright.compiler",
+    "vjp": "tilewright.compiler",
+    "jvp": "tilewright.compiler",
+    "vmap": "tilewright.compiler",
     "train_step": "tilewright.train",
     "explain": "tilewright.compiler",
     "load": "tilewright.runtime",

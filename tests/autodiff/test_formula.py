@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tests.graph.formulas import DIFFERENTIABLE, draw
 
-from tilewright.autodiff import differentiable, reverse_formula
+from tilewright.autodiff import differentiable, other_terms, reverse_formula, tie_count
 from tilewright.base.dtypes import F64, I64
 from tilewright.base.expr import Const, reads
 from tilewright.graph.evaluate import evaluate_formula
@@ -35,6 +35,9 @@ def gradients(formula: Formula, arrays: Mapping[str, Array], dy: Array) -> dict[
     """Sum the terms that reverse mode gives, per operand."""
     types = [_type(arrays[name]) for name in formula.operands]
     known = {**arrays, "dy": dy, "y": value_of(formula, arrays)}
+    for name, made in (("count", tie_count(formula)), ("others", other_terms(formula))):
+        if made is not None:
+            known[name] = value_of(made, known)
     found = {n: np.zeros(a.shape) for n, a in arrays.items() if a.dtype == np.float64}
     for term in reverse_formula(formula, types, [True] * len(types)):
         operands = {name: known[name] for name in term.formula.operands}

@@ -167,3 +167,11 @@ def counts_letters(_: Tensor) -> object:
 def overwrites_argument(x: Tensor) -> Tensor:
     x.fill_(1)
     return x * 2
+
+
+def doubles_in_place(x: Tensor) -> Tensor:
+    return x.mul_(2).sum()
+
+
+def draws(x: Tensor) -> Tensor:
+    return x + torch.rand(())

@@ -11,8 +11,9 @@ are put together, so that a pointwise operator has one gradient formula per oper
   result y is read instead.
 - `max=` and `min=` split evenly over ties: dy is divided by the count of elements that equal y.
 - `from t` passes dy on to t, except where `=` overwrote it.
-- `*=`, `any=`, `all=`, `argmax=`, `argmin=` have no derivative here: an operator that needs one
-  overrides it.
+- `*=` multiplies dy by the product of the other terms, made by the square of the work: exact where
+  a term is 0, but an operator that runs long overrides it.
+- `any=`, `all=`, `argmax=`, `argmin=` have no derivative.
 
 This module does not know graphs: operands are names, and the caller connects them.
 """
@@ -37,8 +38,10 @@ from tilewright.base.expr import (
 )
 from tilewright.graph.ir import Formula, Loop, TensorType
 from tilewright.graph.notation import normal, operand_order, simplify_indices
+from tilewright.graph.total import decided, implied, negation, presence
 
-TANGENT, RESULT, COUNT = "dy", "y", "count"
+TANGENT, RESULT, COUNT, OTHERS = "dy", "y", "count", "others"
+OWN = (TANGENT, RESULT, COUNT, OTHERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,7 @@ class Adjoint:
     """One term of an operand's gradient.
 
     formula: its operands are names of the original formula's operands, or TANGENT (the gradient of
-    the result), RESULT (the result itself) or COUNT (see `tie_count`).
+    the result), RESULT (the result itself), COUNT (see `tie_count`) or OTHERS (`other_terms`).
     """
 
     operand: str
@@ -60,7 +63,14 @@ def differentiable(formula: Formula) -> bool:
     """
     if formula.op == "=" and not _writes_once(formula):
         return False
-    return formula.op in ("=", "+=", "max=", "min=") and formula.type.dtype.kind == "float"
+    if formula.op == "*=" and not _separate(formula):
+        return False
+    return formula.op in ("=", "+=", "*=", "max=", "min=") and formula.type.dtype.kind == "float"
+
+
+def _separate(formula: Formula) -> bool:
+    """Whether the terms that meet in one element are those of the loops that the target lacks."""
+    return all(isinstance(e, Sym) for e in formula.index) and not isinstance(formula.fill, Read)
 
 
 def _writes_once(formula: Formula) -> bool:
@@ -82,6 +92,42 @@ def tie_count(formula: Formula) -> Formula | None:
     return normal(made)
 
 
+def other_terms(formula: Formula) -> Formula | None:
+    """Return the formula that gives, for each term of a `*=`, the product of those it meets::
+
+    y[i<4] *= x[i, j<3]   -->   y[i<4, j<3] *= 1 if j == j_ else x[i, j_<3] else 1
+    """
+    if formula.op != "*=":
+        return None
+    taken = {loop.name for loop in formula.loops}
+    target = {name for entry in formula.index for name in names(entry)}
+    twins: dict[str, str] = {}
+    for loop in formula.loops:
+        if loop.name not in target:
+            twin = f"{loop.name}_"
+            while twin in taken:
+                twin += "_"
+            taken.add(twin)
+            twins[loop.name] = twin
+    moved: dict[str, Expr] = {name: Sym(twin) for name, twin in twins.items()}
+    value, where = substitute(formula.value, moved), formula.where
+    same = conjunction([Call("eq", (Sym(name), Sym(twin))) for name, twin in twins.items()])
+    value = Const(1.0) if same is None else Call("select", (same, Const(1.0), value))
+    extra = tuple(Loop(twin, formula.extent(name)) for name, twin in twins.items())
+    shape = tuple(loop.extent for loop in formula.loops)
+    made = replace(
+        formula,
+        loops=(*formula.loops, *extra),
+        index=tuple(Sym(loop.name) for loop in formula.loops),
+        value=value,
+        type=TensorType(shape, formula.type.dtype),
+        where=None if where is None else substitute(where, moved),
+        fill=Const(1),
+        operands=(),
+    )
+    return finish(made, formula.operands)
+
+
 def reverse_formula(
     formula: Formula, types: Sequence[TensorType], wanted: Sequence[bool]
 ) -> tuple[Adjoint, ...]:
@@ -97,12 +143,12 @@ def reverse_formula(
         for name, want in zip(formula.operands, wanted, strict=True)
         if want and kinds[name].dtype.kind == "float"
     }
-    plain = replace(formula, value=_without_defaults(formula.value, kinds, asked))
+    plain = replace(formula, value=without_defaults(formula.value, kinds, asked))
     terms = _base_terms(formula, kinds, asked) + _value_terms(plain, kinds, asked)
     return tuple(sorted(terms, key=lambda term: formula.operands.index(term.operand)))
 
 
-def _without_defaults(value: Expr, kinds: dict[str, TensorType], asked: set[str]) -> Expr:
+def without_defaults(value: Expr, kinds: dict[str, TensorType], asked: set[str]) -> Expr:
     """x[i] ?? w[j]  -->  x[i] if i is inside else w[j], where w is differentiated for."""
 
     def visit(expr: Expr) -> Expr:
@@ -113,7 +159,7 @@ def _without_defaults(value: Expr, kinds: dict[str, TensorType], asked: set[str]
         guards: list[Expr] = []
         for entry, dim in zip(expr.index, kinds[expr.tensor].shape, strict=True):
             guards += [*_division_guards(entry), _inside(entry, _static(dim))]
-        cond = _conjunction(guards)
+        cond = conjunction(guards)
         inside = Read(expr.tensor, expr.index)
         return inside if cond is None else Call("select", (cond, inside, expr.default))
 
@@ -127,17 +173,17 @@ def _base_terms(formula: Formula, kinds: dict[str, TensorType], asked: set[str])
     base, type_ = formula.fill.tensor, formula.type
     if formula.op == "=":
         # d t = dy, and 0 where the formula wrote: that is, where its reads were all inside.
-        conditions = _dropped_guards(formula, kinds, Const(0.0), None)
+        conditions = dropped_guards(formula, kinds, Const(0.0), None)
         if formula.where is not None:
             conditions.insert(0, formula.where)
         made = replace(
             formula,
             value=Const(0.0),
-            where=_conjunction(conditions),
+            where=conjunction(conditions),
             fill=Read(TANGENT, ()),
             operands=(),
         )
-        return [Adjoint(base, _finish(made, (*formula.operands, TANGENT)))]
+        return [Adjoint(base, finish(made, (*formula.operands, TANGENT)))]
     assert formula.op == "+=", f"`{formula.op} ... from` has no derived reverse mode"
     loops = tuple(Loop(f"i{k}", dim) for k, dim in enumerate(type_.shape))
     index: tuple[Expr, ...] = tuple(Sym(loop.name) for loop in loops)
@@ -153,6 +199,8 @@ def _value_terms(formula: Formula, kinds: dict[str, TensorType], asked: set[str]
         equal = Call("eq", (formula.value, result))
         share = Call("select", (equal, seed, Const(0.0)))
         seed = Call("div", (share, Read(COUNT, formula.index)))
+    elif formula.op == "*=":
+        seed = Call("mul", (seed, Read(OTHERS, tuple(Sym(loop.name) for loop in formula.loops))))
     elif formula.op == "=" and formula.type.dtype == formula.type.dtype.compute:
         root = result
     found = scalar.adjoints(formula.value, seed, lambda read: read.tensor in asked, root)
@@ -176,7 +224,7 @@ def _term(formula: Formula, kinds: dict[str, TensorType], read: Read, value: Exp
     shape = tuple(_static(dim) for dim in type_.shape)
     parallel = frozenset(name for entry in formula.index for name in names(entry))
     solution = solve(read.index, shape, loops, parallel)
-    guards = _dropped_guards(formula, kinds, value, read)
+    guards = dropped_guards(formula, kinds, value, read)
     if formula.where is not None:
         guards.insert(0, formula.where)
     extents = {**loops, **solution.extents}
@@ -200,9 +248,9 @@ def _term(formula: Formula, kinds: dict[str, TensorType], read: Read, value: Exp
         op,
         value,
         TensorType(type_.shape, type_.dtype),
-        _conjunction([simplify_indices(c, extents) for c in dict.fromkeys(conditions)]),
+        conjunction([simplify_indices(c, extents) for c in dict.fromkeys(conditions)]),
     )
-    return _finish(made, (*formula.operands, TANGENT, RESULT, COUNT))
+    return finish(made, (*formula.operands, *OWN))
 
 
 def _lifted(value: Expr) -> tuple[Expr, list[Expr]]:
@@ -222,7 +270,7 @@ def _static(dim: "int | Expr") -> int:
     return dim
 
 
-def _dropped_guards(
+def dropped_guards(
     formula: Formula, kinds: dict[str, TensorType], value: Expr, own: Read | None
 ) -> list[Expr]:
     """Reads that could make a term absent, and that the derivative no longer makes."""
@@ -239,7 +287,48 @@ def _dropped_guards(
             guards += _division_guards(entry)
             if not reads(entry) and not algebra.within(entry, extent, extents):
                 guards.append(_inside(entry, extent))
-    return guards
+
+    def without_kept(expr: Expr) -> Expr:
+        match expr:
+            case Read(tensor, index, _):
+                return Const(0.0) if (tensor, index) in kept else expr
+            case Call(fn, args):
+                return Call(fn, tuple(without_kept(arg) for arg in args))
+        return expr
+
+    return guards + _guarded_presence(without_kept(formula.value), kinds, extents)
+
+
+def _guarded_presence(
+    value: Expr, kinds: dict[str, TensorType], extents: dict[str, int]
+) -> list[Expr]:
+    """Conditions for the reads in a select's branches to be there, where the branch is taken."""
+    match value:
+        case Call("select", (cond, yes, no)):
+            found = _guarded_presence(cond, kinds, extents)
+            for given, branch in ((cond, yes), (negation(cond), no)):
+                for part in presence(branch, kinds, extents):
+                    if not _proved(given, part, extents):
+                        found.append(implied([given], part))
+            return found
+        case Call(_, args):
+            return [part for arg in args for part in _guarded_presence(arg, kinds, extents)]
+    return []
+
+
+def _proved(given: Expr, then: Expr, extents: dict[str, int]) -> bool:
+    """Whether a bound of one loop proves a condition: `i >= 3` does prove `i - 3 >= 0`."""
+    match then:
+        case Call("or", (cond, rest)) if _proved(negation(cond), rest, extents):
+            return True
+    match given:
+        case Call("lt", (Sym(name), Const(int(bound)))) if name in extents:
+            return decided(then, {**extents, name: min(extents[name], bound)}) is True
+        case Call("ge", (Sym(name), Const(int(bound)))) if 0 <= bound < extents.get(name, 0):
+            moved = substitute(then, {name: Call("add", (Sym(name), Const(bound)))})
+            known = {**extents, name: extents[name] - bound}
+            return decided(algebra.simplify(moved, known), known) is True
+    return decided(then, extents) is True
 
 
 def _unconditional(value: Expr) -> list[Read]:
@@ -288,7 +377,9 @@ def _range_guards(
 
 
 def _extent_of(formula: Formula, kinds: dict[str, TensorType], tensor: str, dim: int) -> int:
-    shape = formula.type.shape if tensor in (TANGENT, RESULT, COUNT) else kinds[tensor].shape
+    if tensor == OTHERS:
+        return _static(formula.loops[dim].extent)
+    shape = formula.type.shape if tensor in OWN else kinds[tensor].shape
     return _static(shape[dim])
 
 
@@ -312,7 +403,8 @@ def _through_guards(
     ]
 
 
-def _conjunction(conditions: list[Expr]) -> Expr | None:
+def conjunction(conditions: list[Expr]) -> Expr | None:
+    """Return all conditions as one; None where there are none."""
     if not conditions:
         return None
     result = conditions[0]
@@ -321,7 +413,8 @@ def _conjunction(conditions: list[Expr]) -> Expr | None:
     return result
 
 
-def _finish(formula: Formula, order: Sequence[str]) -> Formula:
+def finish(formula: Formula, order: Sequence[str]) -> Formula:
+    """Return the formula in normal form, with the operands that it reads; all are of `order`."""
     used = set(operand_order(formula))
     assert used <= set(order), f"unknown operands {used - set(order)}"
     return normal(replace(formula, operands=operand_order(formula)))

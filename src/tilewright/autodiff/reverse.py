@@ -7,7 +7,7 @@ node adds terms to the tangents of its operands::
 
 A formula's terms are derived (`formula`).  A composite operator uses its override, or is expanded
 first and differentiated node by node.  A library call is paired with a call to its own derivative
-(`vjp_of`).  Where nothing that is asked for depends on a value, nothing is computed for it.
+(`through`).  Where nothing that is asked for depends on a value, nothing is computed for it.
 
 This module does not know which values a backward pass keeps (`split`).
 """
@@ -18,16 +18,19 @@ from dataclasses import dataclass, replace
 
 from tilewright.autodiff.formula import (
     COUNT,
+    OTHERS,
+    OWN,
     RESULT,
     TANGENT,
     differentiable,
+    other_terms,
     reverse_formula,
     tie_count,
 )
 from tilewright.base.errors import UNKNOWN, CaptureError, Origin
 from tilewright.base.expr import Const, Expr, Read, Sym, call, transform
 from tilewright.graph.build import Builder, prune
-from tilewright.graph.ir import LIBRARY, Formula, Graph, Loop, Node, Role, TensorType, Value
+from tilewright.graph.ir import CUSTOM, LIBRARY, Formula, Graph, Loop, Node, Role, TensorType, Value
 from tilewright.graph.notation import normal
 from tilewright.ops import TABLE, expand_where, is_composite
 
@@ -111,7 +114,7 @@ def _dependence(
         bits = 0
         for value in node.inputs:
             bits |= reached.get(value.name, 0)
-        if bits and not _blocks(node):
+        if bits and not blocks(node):
             reached.update((v.name, bits) for v in node.outputs if v.name in active)
     return tuple(
         frozenset(at for at, name in enumerate(outputs) if reached.get(name, 0) >> k & 1)
@@ -123,12 +126,13 @@ def active_values(graph: Graph, wrt: Sequence[str]) -> frozenset[str]:
     """Return the floating values that depend on `wrt` through floating values."""
     active = set(wrt)
     for node in graph.nodes:
-        if not _blocks(node) and any(value.name in active for value in node.inputs):
+        if not blocks(node) and any(value.name in active for value in node.inputs):
             active.update(v.name for v in node.outputs if v.type.dtype.kind == "float")
     return frozenset(active)
 
 
-def _blocks(node: Node) -> bool:
+def blocks(node: Node) -> bool:
+    """Say whether no derivative passes a node, as it was written for."""
     if node.op == LIBRARY:
         return node.attr("target") in _DETACHED
     return node.op == "stop_gradient"
@@ -140,7 +144,8 @@ def _asked(graph: Graph, wrt: Sequence[str]) -> frozenset[str]:
     chosen = set()
     for node in graph.nodes:
         operator = TABLE.get(node.op)
-        if operator is None or not is_composite(node) or operator.vjp is not None:
+        brings = node.op == CUSTOM or (operator is not None and operator.vjp is not None)
+        if brings or not is_composite(node):
             continue
         if any(value.name in active for value in node.inputs):
             chosen.add(node.outputs[0].name)
@@ -196,7 +201,7 @@ class _Walk:
     def visit(self, node: Node) -> None:
         """Send the tangents of a node's outputs to its inputs."""
         wanted = [v.name in self.active for v in node.inputs]
-        if _blocks(node) or not any(wanted):
+        if blocks(node) or not any(wanted):
             return
         tangents = tuple(self.total(value, node.origin) for value in node.outputs)
         if all(tangent is None for tangent in tangents):
@@ -207,6 +212,8 @@ class _Walk:
             for value, term, want in zip(node.inputs, found, wanted, strict=True):
                 if term is not None and want:
                     self.add(value, term)
+        elif node.op == CUSTOM:
+            self._custom(node, tangents)
         elif node.formula is not None:
             self._formula(node, tangents[0], wanted)
         elif node.op == LIBRARY:
@@ -226,14 +233,10 @@ class _Walk:
                 raise CaptureError(f"{node.op} has no derivative", where=node.origin)
             return
         operands = dict(zip(formula.operands, node.inputs, strict=True))
-        if set(operands) & {TANGENT, RESULT, COUNT}:
-            formula, operands = _renamed(formula, node)
+        if set(operands) & set(OWN):
+            formula, operands = renamed(formula, node)
         known = {TANGENT: tangent, RESULT: node.output}
-        counts = tie_count(formula)
-        if counts is not None:
-            name = f"{node.output.name}_ties"
-            inputs = (*node.inputs, node.output)
-            known[COUNT] = self.builder.formula(counts, *inputs, origin=node.origin, name=name)
+        known |= companions(self.builder, formula, node)
         types = [value.type for value in node.inputs]
         for adjoint in reverse_formula(formula, types, wanted):
             sources = [operands.get(name) or known[name] for name in adjoint.formula.operands]
@@ -242,6 +245,22 @@ class _Walk:
                 adjoint.formula, *sources, origin=node.origin, name=f"d_{target.name}"
             )
             self.add(target, term)
+
+    def _custom(self, node: Node, tangents: tuple[Value | None, ...]) -> None:
+        of, wrt = node.attr("of"), node.attr("wrt")
+        assert isinstance(of, tuple) and isinstance(wrt, tuple), "positions are tuples"
+        seeds = []
+        for at in of:
+            assert isinstance(at, int), "a position is a number"
+            tangent, name = tangents[at], f"d_{node.outputs[at].name}"
+            zero = full(node.outputs[at].type, 0.0)
+            seeds.append(tangent or self.builder.formula(zero, origin=node.origin, name=name))
+        operands = (*node.inputs, *node.outputs, *seeds)
+        terms = self.builder.inline(node.graphs[1], operands, origin=node.origin)
+        for at, term in zip(wrt, terms, strict=True):
+            assert isinstance(at, int), "a position is a number"
+            if node.inputs[at].name in self.active:
+                self.add(node.inputs[at], term)
 
     def _library(self, node: Node, tangents: tuple[Value | None, ...], wanted: list[bool]) -> None:
         if node.attr("target") in _UNTRUSTED:
@@ -255,7 +274,10 @@ class _Walk:
         present = tuple(k for k, tangent in enumerate(tangents) if tangent is not None)
         asked = tuple(k for k, want in enumerate(wanted) if want)
         types = [node.inputs[k].type for k in asked]
-        attrs = (*node.attrs, ("vjp_of", True), ("tangents", present), ("wrt", asked))
+        attrs = dict(node.attrs)
+        through = attrs.pop("through", ())
+        assert isinstance(through, tuple), "derivatives taken so far are a tuple"
+        attrs["through"] = (*through, ("gradient", asked, present))
         terms = self.builder.multi(
             LIBRARY,
             (*node.inputs, *(tangent for tangent in tangents if tangent is not None)),
@@ -268,8 +290,21 @@ class _Walk:
             self.add(node.inputs[k], term)
 
 
-def _renamed(formula: Formula, node: Node) -> tuple[Formula, dict[str, Value]]:
-    """Give operands names that no adjoint uses for itself."""
+def companions(builder: Builder, formula: Formula, node: Node) -> dict[str, Value]:
+    """Add what the derivatives of a formula read beside operands and result, by its name there."""
+    found = {}
+    counts, others = tie_count(formula), other_terms(formula)
+    known = {**dict(zip(formula.operands, node.inputs, strict=True)), RESULT: node.output}
+    for name, made, wish in ((COUNT, counts, "ties"), (OTHERS, others, "others")):
+        if made is not None:
+            operands = [known[operand] for operand in made.operands]
+            wish = f"{node.output.name}_{wish}"
+            found[name] = builder.formula(made, *operands, origin=node.origin, name=wish)
+    return found
+
+
+def renamed(formula: Formula, node: Node) -> tuple[Formula, dict[str, Value]]:
+    """Give operands names that no derivative uses for itself."""
     fresh = {name: f"x{k}_" for k, name in enumerate(formula.operands)}
 
     def visit(expr: Expr) -> Expr:

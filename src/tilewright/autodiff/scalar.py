@@ -1,8 +1,9 @@
-"""Reverse mode through one scalar expression: the adjoint of every read in a formula's value.
+"""Both modes through one scalar expression: the adjoint of every read in a formula's value, and the
+value's tangent from those of its reads.
 
-The idea: walk the value from the root down, multiplying by the derivative texts of
-`base.scalar.FUNCTIONS`.  Zeros are structural (an adjoint that is not there), never a product with
-0, and a select guards what its branches contribute::
+The idea: walk the value from the root down (adjoints) or from the reads up (a tangent), multiplying
+by the derivative texts of `base.scalar.FUNCTIONS`.  Zeros are structural (an adjoint that is not
+there), never a product with 0, and a select guards what its branches contribute::
 
     d/dx  (f(x) if c else g(x)) * h   -->   (df * h) if c else (dg * h)
 
@@ -69,6 +70,47 @@ def _descend(
                     _descend(arg, multiply(adjoint, partial), wanted, None, found)
 
 
+def tangent(value: Expr, along: Callable[[Read], Expr | None], root: Expr | None) -> Expr | None:
+    """Return the change of a value when its reads change by what `along` says; None: not at all.
+
+    root: what stands for the whole value, as in `adjoints`.
+    """
+    match value:
+        case Read():
+            return along(value)
+        case Call("select", (cond, yes, no)):
+            up, down = (tangent(branch, along, None) for branch in (yes, no))
+            if up is None and down is None:
+                return None
+            return select(cond, up or Const(0), down or Const(0))
+        case Call(fn, args):
+            changes = [tangent(arg, along, None) for arg in args]
+            given = [change for change in changes if change is not None]
+            if BY_NAME[fn].change and len(given) == len(args):
+                return _joint(fn, args, given, root)
+            return _summed(fn, args, changes, root)
+    return None
+
+
+def _summed(
+    fn: str, args: tuple[Expr, ...], changes: Sequence[Expr | None], root: Expr | None
+) -> Expr | None:
+    total: Expr | None = None
+    for position, change in enumerate(changes):
+        partial = None if change is None else derivative(fn, args, position, root)
+        if change is not None and partial is not None:
+            term = multiply(change, partial)
+            total = term if total is None else add(total, term)
+    return total
+
+
+def _joint(fn: str, args: tuple[Expr, ...], changes: Sequence[Expr], root: Expr | None) -> Expr:
+    bindings = dict(zip(_ARGUMENTS, args, strict=False))
+    bindings |= {f"d{name}": change for name, change in zip(_ARGUMENTS, changes, strict=False)}
+    bindings["r"] = root if root is not None else Call(fn, args)
+    return fold(substitute(_parsed(BY_NAME[fn].change), bindings))
+
+
 def derivative(fn: str, args: tuple[Expr, ...], position: int, result: Expr | None) -> Expr | None:
     """Return the partial derivative of `fn(*args)` by one argument; None where it is zero."""
     text = BY_NAME[fn].derivative[position]
@@ -83,7 +125,8 @@ def derivative(fn: str, args: tuple[Expr, ...], position: int, result: Expr | No
 @cache
 def _parsed(text: str) -> Expr:
     expr = parse(text)
-    assert names(expr) <= {*_ARGUMENTS, "r"}, f"unknown name in the derivative {text!r}"
+    known = {*_ARGUMENTS, *(f"d{name}" for name in _ARGUMENTS), "r"}
+    assert names(expr) <= known, f"unknown name in the derivative {text!r}"
     return expr
 
 

@@ -220,6 +220,8 @@ def _solve_windows(
     for dim, entry in enumerate(index):
         if target[dim] is not None or reads(entry):
             continue
+        known = {**state.loops, **state.extents}
+        entry = algebra.simplify(substitute(entry, state.bindings), known)
         constant, terms = algebra.affine(entry)
         free = [
             (atom.name, factor)

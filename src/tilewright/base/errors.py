@@ -108,6 +108,11 @@ class OptionError(TilewrightError, ValueError):
     """An option that does not exist, has no effect here, or has an impossible value."""
 
 
+class TransformError(TilewrightError, ValueError, RuntimeError):
+    """A transform (grad, vmap, ...) of a function or on arguments that it does not fit; torch.func
+    raises a RuntimeError for some of these and a ValueError for others."""
+
+
 class OptimizerError(TilewrightError, ValueError):
     """An optimizer that `train_step` does not know, or a setting it cannot honour (a NaN rate)."""
 

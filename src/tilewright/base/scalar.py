@@ -18,6 +18,8 @@ class Function:
     derivative: one expression text per argument; "" where the derivative is zero by definition
     (comparisons, rounding).  result: "same" (promoted type of the arguments), "float" (promoted to
     a floating type), "bool", "int", or a dtype's name.  flops: operations counted for one call.
+    change: the result's change where all arguments change (by `da`, `db`), if it is not the sum of
+    the arguments' parts: an infinity less an infinity is no number.
     """
 
     name: str
@@ -25,10 +27,13 @@ class Function:
     derivative: tuple[str, ...]
     result: str = "same"
     flops: int = 1
+    change: str = ""
 
 
-def _row(name: str, *derivative: str, result: str = "same", flops: int = 1) -> Function:
-    return Function(name, len(derivative), derivative, result, flops)
+def _row(
+    name: str, *derivative: str, result: str = "same", flops: int = 1, change: str = ""
+) -> Function:
+    return Function(name, len(derivative), derivative, result, flops, change)
 
 
 FUNCTIONS = (
@@ -36,7 +41,7 @@ FUNCTIONS = (
     _row("add", "1", "1"),
     _row("sub", "1", "-1"),
     _row("mul", "b", "a"),
-    _row("div", "1 / b", "-r / b", result="float"),
+    _row("div", "1 / b", "-r / b", result="float", change="(da - db * r) / b"),
     _row("fma", "b", "a", "1", result="float", flops=2),  # a * b + c, rounded once
     _row("floordiv", "", ""),
     _row("mod", "1", "-floor(a / b)"),

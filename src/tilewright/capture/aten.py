@@ -7,6 +7,7 @@ This module does not know how a call is read (`call`) or rewritten (`*_rules`).
 
 from tilewright.capture import elementwise_rules as elementwise
 from tilewright.capture import image_rules as images
+from tilewright.capture import inner_rules as inner
 from tilewright.capture import network_rules as network
 from tilewright.capture import reduction_rules as reductions
 from tilewright.capture import scatter_rules as scatters
@@ -322,4 +323,7 @@ RULES: dict[str, Rule] = {
     # Attention, chance.
     "aten.scaled_dot_product_attention.default": network.attention,
     "tilewright.dropout.default": dropout,
+    "tilewright.mark.default": inner.mark,
+    "tilewright.pull.default": inner.pull,
+    "tilewright.push.default": inner.push,
 }  # fmt: skip

@@ -13,6 +13,7 @@ import torch
 from torch import fx
 
 from tilewright.base.errors import CaptureError
+from tilewright.capture.inner import rewrite_derivatives
 from tilewright.capture.origin import origin_of_meta
 from tilewright.capture.refusal import derivative_inside
 
@@ -41,6 +42,7 @@ def copy_module(module: fx.GraphModule) -> fx.GraphModule:
 def prepare(module: fx.GraphModule) -> fx.GraphModule:
     """Return a copy with checkpoint regions inlined and numbers that came as tensors folded."""
     copy = copy_module(module)
+    rewrite_derivatives(copy)
     _refuse_derivatives(copy)
     _fold_numbers(copy)
     _inline_checkpoints(copy)

@@ -20,6 +20,7 @@ from tilewright.capture.template import decode, torch_dtype
 from tilewright.graph.evaluate import evaluate_formula
 from tilewright.graph.ir import (
     CONSTANT,
+    CUSTOM,
     FORMULA,
     FUSED,
     LIBRARY,
@@ -30,6 +31,8 @@ from tilewright.graph.ir import (
 )
 from tilewright.ops import TABLE, eager
 from tilewright.ops.operator import expansion, formula_for
+from tilewright.program import Layer, Transforms, layer_of, wrap
+from tilewright.program.layers import GRADIENT
 
 Watch = Callable[[Node, tuple[torch.Tensor, ...]], None]
 
@@ -81,7 +84,7 @@ def run_node(node: Node, operands: tuple[torch.Tensor, ...]) -> tuple[torch.Tens
         type_ = node.output.type
         value = torch.tensor(node.attr("value"), dtype=torch_dtype(type_.dtype))
         return (value.reshape([int(str(dim)) for dim in type_.shape]),)
-    if node.op == FUSED:
+    if node.op in (FUSED, CUSTOM):
         return replay(node.graphs[0], operands)
     if node.op == "custom_gradient":
         return _run_custom_gradient(node, operands)
@@ -94,7 +97,7 @@ def _run_custom_gradient(
     node: Node, operands: tuple[torch.Tensor, ...]
 ) -> tuple[torch.Tensor, ...]:
     """The operator's first operands; their gradient is a replay of the node's graph."""
-    results, arguments = _index(node.attr("results")), _index(node.attr("arguments"))
+    results, arguments = (_count(node, name) for name in ("results", "arguments"))
     saved = [operand.detach() for operand in operands[results + arguments :]]
 
     class Carry(torch.autograd.Function):
@@ -110,6 +113,12 @@ def _run_custom_gradient(
 
     made: tuple[torch.Tensor, ...] = Carry.apply(*operands[: results + arguments])  # type: ignore[no-untyped-call]
     return made
+
+
+def _count(node: Node, name: str) -> int:
+    count = node.attr(name)
+    assert isinstance(count, int), "a count is a number"
+    return count
 
 
 def _run_operator(node: Node, operands: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
@@ -143,11 +152,16 @@ def uniform(seed: torch.Tensor, shape: Sequence[int], stream: int) -> torch.Tens
 
 
 def run_library(node: Node, operands: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-    """Run a library node, or the derivative of one where the node says `vjp_of`."""
+    """Run a library node, or the derivatives and batches that it says it is `through`."""
     attrs = dict(node.attrs)
-    if "vjp_of" in attrs:
-        return _run_vjp(node, attrs, operands)
-    return _call(node, attrs, operands)
+    layers = tuple(layer_of(item) for item in _items(attrs.get("through", ())))
+    if [layer.kind for layer in layers] == [GRADIENT]:
+        return _run_vjp(node, attrs, layers[0], operands)
+    layered = wrap(lambda given: _call(node, attrs, given), layers, _TRANSFORMS)
+    return layered([operand.detach() for operand in operands] if layers else operands)
+
+
+_TRANSFORMS = Transforms(torch.func.vjp, torch.func.jvp, torch.func.vmap, torch.empty)
 
 
 def _call(
@@ -178,14 +192,10 @@ def _call(
 
 
 def _run_vjp(
-    node: Node, attrs: dict[str, Attr], operands: Sequence[torch.Tensor]
+    node: Node, attrs: dict[str, Attr], layer: Layer, operands: Sequence[torch.Tensor]
 ) -> tuple[torch.Tensor, ...]:
-    """Run torch's autograd on one operator alone: operands, then tangents --> gradients.
-
-    attrs: "tangents", which results have one; "wrt", which operands a gradient is asked for.
-    """
-    asked = [_index(item) for item in _items(attrs["wrt"])]
-    present = [_index(item) for item in _items(attrs["tangents"])]
+    """Run torch's autograd on one operator alone: operands, then tangents --> gradients."""
+    asked, present = layer.inputs, layer.results
     count = len(operands) - len(present)
     with torch.enable_grad():
         leaves = [operand.detach() for operand in operands[:count]]
@@ -221,11 +231,6 @@ def overload(target: str) -> Any:
 
 def _items(value: Attr) -> tuple[Any, ...]:
     assert isinstance(value, tuple), f"{value!r} is not a tuple"
-    return value
-
-
-def _index(value: Any) -> int:
-    assert isinstance(value, int), f"{value!r} is not a position"
     return value
 
 

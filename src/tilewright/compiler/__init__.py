@@ -4,5 +4,19 @@ from tilewright.compiler.compiled import Compiled, compile
 from tilewright.compiler.options import Options
 from tilewright.compiler.pipeline import Built, build
 from tilewright.compiler.report import explain
+from tilewright.compiler.transforms import Transformed, grad, jvp, value_and_grad, vjp, vmap
 
-__all__ = ["Built", "Compiled", "Options", "build", "compile", "explain"]
+__all__ = [
+    "Built",
+    "Compiled",
+    "Options",
+    "Transformed",
+    "build",
+    "compile",
+    "explain",
+    "grad",
+    "jvp",
+    "value_and_grad",
+    "vjp",
+    "vmap",
+]

@@ -219,9 +219,11 @@ class _Assembly:
             call.results,
             call.vjp,
             node.origin,
+            call.through,
         )
         self.steps.append(step)
         suffix = " (gradient by torch)" if call.vjp is not None else ""
+        suffix += "".join(f" ({layer.kind} by torch)" for layer in call.through)
         self._decide(node, "library", f"{reason}: {call.target}{suffix}")
 
     def _kernel(self, node: Node, body: Graph, reason: str) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tilewright.autodiff import Split, reverse, split
+from tilewright.autodiff import Split, resolve, reverse, split
 from tilewright.base.errors import UNKNOWN, MutationError, TilewrightError
 from tilewright.capture import Captured, Computed, Input, Mutation, capture
 from tilewright.compiler.debug import check_against_eager
@@ -22,7 +22,7 @@ from tilewright.compiler.varying import check_split
 from tilewright.graph.ir import Graph, Value
 from tilewright.program import Program, contiguous
 from tilewright.runtime.autograd import Pairing, differentiable
-from tilewright.runtime.grad_mode import asked, asks_gradients, is_transforming
+from tilewright.runtime.grad_mode import asked, asks_gradients, gradients_on, is_transforming
 
 Run = Callable[[Sequence[Any]], Sequence[Any]]
 
@@ -201,13 +201,16 @@ class Runs:
         self,
         graph: Graph,
         options: Options,
-        inputs: Sequence[Input],
-        mutations: Sequence[Mutation],
+        inputs: Sequence[Input] | None = None,
+        mutations: Sequence[Mutation] = (),
     ) -> None:
-        self.graph = graph
-        self.inputs = tuple(inputs)
-        self.mutations = tuple(mutations)
-        self.known = frozenset(asked([item.requires_grad for item in inputs]))
+        """inputs: as captured; None where the graph serves whichever ask for gradients."""
+        self.graph = resolve(graph)
+        self.inputs = inputs
+        self.mutations = mutations
+        every = range(len(graph.inputs))
+        captured = every if inputs is None else asked([item.requires_grad for item in inputs])
+        self.known = frozenset(captured)
         self.flowing = frozenset(item.output for item in mutations if item.differentiable)
         self.options = options
         self.pairs: dict[tuple[int, ...], tuple[Built, Built]] = {}
@@ -243,6 +246,11 @@ class Runs:
         wanted = asks_gradients(inputs)
         call = self._calls.get(wanted)
         return (call or self.compiled(wanted))(inputs)
+
+    def attached(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        """Return the results with gradients for the inputs that ask for them, in any grad mode."""
+        with gradients_on():
+            return self.run(inputs)
 
     def compiled(self, wanted: tuple[int, ...]) -> Run:
         """Return what runs where these inputs ask for gradients; compile it if need be."""

@@ -9,7 +9,7 @@ This module does not know buffers: it gives a target and templates, the assemble
 from dataclasses import dataclass
 
 from tilewright.graph.ir import LIBRARY, Attr, Node, TensorType
-from tilewright.program import Template, Vjp
+from tilewright.program import Layer, Template, Vjp, layer_of
 
 FLASH = "aten._scaled_dot_product_flash_attention_for_cpu.default"
 FLASH_BACKWARD = "aten._scaled_dot_product_flash_attention_for_cpu_backward.default"
@@ -24,6 +24,7 @@ class Call:
     kwargs: tuple[tuple[str, Template], ...] = ()
     results: tuple[int, ...] = ()
     vjp: Vjp | None = None
+    through: tuple[Layer, ...] = ()
 
 
 def served(node: Node) -> bool:
@@ -53,11 +54,16 @@ def _captured(node: Node) -> Call:
         named.append((item[0], item[1]))
     # Results are counted as torch gives them, those that are no tensors too.
     kept = _positions(attrs["outputs"]) if "outputs" in attrs else (0,)
-    if not attrs.get("vjp_of"):
-        return Call(str(attrs["target"]), args, tuple(named), kept)
-    tangents = tuple(kept[at] for at in _positions(attrs["tangents"]))
-    vjp = Vjp(_positions(attrs["wrt"]), tangents)
-    return Call(str(attrs["target"]), args, tuple(named), (), vjp)
+    target, through = str(attrs["target"]), attrs.get("through", ())
+    assert isinstance(through, tuple), "derivatives taken so far are a tuple"
+    match through:
+        case ():
+            return Call(target, args, tuple(named), kept)
+        case (("gradient", wrt, results),):
+            tangents = tuple(kept[at] for at in _positions(results))
+            return Call(target, args, tuple(named), (), Vjp(_positions(wrt), tangents))
+    layers = tuple(layer_of(item) for item in through)
+    return Call(target, args, tuple(named), kept, None, layers)
 
 
 def _positions(attr: Attr) -> tuple[int, ...]:

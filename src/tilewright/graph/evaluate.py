@@ -22,6 +22,7 @@ from tilewright.graph.evaluate_grid import evaluate_grid
 from tilewright.graph.evaluate_scalar import Array, held
 from tilewright.graph.ir import (
     CONSTANT,
+    CUSTOM,
     FUSED,
     LIBRARY,
     Dim,
@@ -128,7 +129,7 @@ def _node(node: Node, arrays: list[Array], sizes: Sizes, meaning: Meaning) -> li
     if node.op == CONSTANT:
         dtype = held(types[0].dtype, wide=True) if wide else types[0].dtype.numpy
         made: Sequence[Array] = [np.array(node.attr("value"), dtype=dtype)]
-    elif node.op == FUSED:
+    elif node.op in (FUSED, CUSTOM):
         made = _run(node.graphs[0], arrays, sizes, meaning)
     elif node.formula is not None:
         formula = static_formula(node.formula, sizes)

@@ -11,10 +11,13 @@ Grammar
     formula = Formula(operands, loops, index, op, value, type, where, at, fill)
     attr    = None | bool | int | float | str | tuple of attrs
 
-- `op` is a name of the operator table, or one of the four names the IR itself knows:
+- `op` is a name of the operator table, or one of the five names the IR itself knows:
   `formula` (the node carries its own loops, printed as the formula), `fused` (one kernel: its
-  sub-graph holds formula nodes), `constant` (attrs: value, nested tuples) and `library` (a call to
-  ATen; attrs: target, and how the operands fill its arguments).
+  sub-graph holds formula nodes), `constant` (attrs: value, nested tuples), `library` (a call to
+  ATen; attrs: target, how the operands fill its arguments, and `through`: the derivatives and
+  batches taken of it, innermost first) and `custom` (a graph with a gradient of its own: the
+  sub-graphs are what it computes, and the gradient, from operands, results and the tangents of the
+  results in `of` to the gradients of the operands in `wrt`).
 - There are no effects.  A mutated input is an output as well, and `updates` pairs the two: at the
   end of a run, output `k` is written into input `name`.  An input may be updated once.
 - `roles` says what an input is for: "argument", "parameter", "buffer", "state", "seed", "tangent",
@@ -34,7 +37,8 @@ Dim = int | Expr
 Attr = None | bool | int | float | str | tuple["Attr", ...]
 
 FORMULA, FUSED, CONSTANT, LIBRARY = "formula", "fused", "constant", "library"
-BUILT_IN = (FORMULA, FUSED, CONSTANT, LIBRARY)
+CUSTOM = "custom"
+BUILT_IN = (FORMULA, FUSED, CONSTANT, LIBRARY, CUSTOM)
 
 
 def _same_dim(a: Dim, b: Dim) -> bool:

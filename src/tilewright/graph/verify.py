@@ -17,6 +17,7 @@ from tilewright.base.errors import UNKNOWN, GraphError, Origin
 from tilewright.base.expr import Call, Const, Expr, Read, names, reads, walk
 from tilewright.graph.ir import (
     CONSTANT,
+    CUSTOM,
     FORMULA,
     FUSED,
     LIBRARY,
@@ -210,6 +211,11 @@ _SHAPES: dict[str, Shape] = {
         *_NO_LOOPS,
         ("a target", lambda node: isinstance(dict(node.attrs).get("target"), str)),
     ),
+    CUSTOM: (
+        *_NO_LOOPS,
+        ("a body and its gradient", lambda node: len(node.graphs) == 2),
+        ("the attributes 'of' and 'wrt'", lambda node: {"of", "wrt"} <= set(dict(node.attrs))),
+    ),
 }
 
 
@@ -258,9 +264,9 @@ def _nests(value: Attr, shape: tuple[Dim, ...], dtype: DType) -> bool:
 
 def _bodies_fit(graph: Graph) -> Iterator[Problem]:
     for node in graph.nodes:
-        if node.op != FUSED or len(node.graphs) != 1:
+        if (node.op, len(node.graphs)) not in ((FUSED, 1), (CUSTOM, 2)):
             continue
-        (body,) = node.graphs
+        body = node.graphs[0]
         for what, outside, inside in (
             ("operands", node.inputs, body.inputs),
             ("results", node.outputs, body.outputs),
@@ -269,15 +275,15 @@ def _bodies_fit(graph: Graph) -> Iterator[Problem]:
             found = [str(value.type) for value in inside]
             if expected != found:
                 yield Problem(
-                    f"the {what} of a fused node are not those of its body",
+                    f"the {what} of a {node.op} node are not those of its body",
                     expected=", ".join(expected),
                     found=", ".join(found),
                     where=node.origin,
                 )
         if body.updates:
-            yield Problem("the body of a fused node updates an input", where=node.origin)
+            yield Problem(f"the body of a {node.op} node updates an input", where=node.origin)
         for inner in body.nodes:
-            if inner.op != FORMULA:
+            if node.op == FUSED and inner.op != FORMULA:
                 yield Problem(
                     "the body of a fused node holds more than formulas",
                     found=inner.op,

@@ -15,9 +15,8 @@ from tilewright.base.dtypes import BOOL, DType
 from tilewright.base.errors import UNKNOWN, Origin
 from tilewright.graph.build import Builder
 from tilewright.graph.ir import Node, Value
-from tilewright.ops.nest import sizes
-from tilewright.ops.norms import decimal
-from tilewright.ops.operator import Attrs, Operand, Operator, Tangents, apply, sample, write
+from tilewright.ops.nest import decimal, sizes
+from tilewright.ops.operator import Attrs, Operand, Operator, Tangents, Types, apply, sample, write
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +91,8 @@ def _attention(builder: Builder, inputs: tuple[Value, ...], attrs: Attrs) -> tup
 
 def _attention_vjp(builder: Builder, node: Node, tangents: Tangents) -> Tangents:
     dy, dl = tangents
-    assert dl is None, "the logarithms of attention's sums are kept for its gradient alone"
+    if dl is not None:
+        return _both_vjp(builder, node, dy, dl)
     if dy is None:
         return (None,) * len(node.inputs)
     mask = node.inputs[3:]
@@ -109,8 +109,28 @@ def _attention_vjp(builder: Builder, node: Node, tangents: Tangents) -> Tangents
     return dq, dk, dv, dmask
 
 
+def _both_vjp(builder: Builder, node: Node, dy: Value | None, dl: Value) -> Tangents:
+    """The gradient where the logarithms have a tangent too: of second derivatives only, which read
+    them.  That of the scores is then p (dy v' - rowsum(dy out) + dl)."""
+    out, log_total = node.outputs
+    if dy is None:
+        dy = write(builder, "y[...] = 0.0 * o[...]", o=out, origin=node.origin)
+    at = _problem(node.inputs, dict(node.attrs), node.origin)
+    share, ds = _score_grad(builder, at, dy, out, log_total, dl)
+    found = _operand_grads(builder, at, dy, share, ds)
+    if at.mask is None:
+        return found
+    floating = at.mask.type.dtype.kind == "float"
+    return (*found, _folded(builder, ds, at.mask) if floating else None)
+
+
 def _score_grad(
-    builder: Builder, at: _Problem, dy: Value, out: Value, log_total: Value
+    builder: Builder,
+    at: _Problem,
+    dy: Value,
+    out: Value,
+    log_total: Value,
+    dl: Value | None = None,
 ) -> tuple[Value, Value]:
     """The probabilities p, and the gradient of the scores: p (dy v' - rowsum(dy out))."""
     scores = _scores(builder, at)
@@ -118,6 +138,8 @@ def _score_grad(
     share = write(builder, body, s=scores, l=log_total, name="probabilities")
     body = "y[..., m] += dy[..., m, d] * o[..., m, d]"
     inner = write(builder, body, dy=dy, o=out, dtype=at.compute, name="inner")
+    if dl is not None:
+        inner = write(builder, "y[...] = s[...] - dl[...]", s=inner, dl=dl, name="inner")
     body = f"y[{at.lead}, m, n] += dy[{at.lead}, m, d] * v[{at.shared}, n, d]"
     dp = write(builder, body, dy=dy, v=at.v, dtype=at.compute, name="d_probabilities")
     body = "y[..., m, n] = p[..., m, n] * (dp[..., m, n] - s[..., m])"
@@ -128,6 +150,12 @@ def _attention_grad(builder: Builder, inputs: tuple[Value, ...], attrs: Attrs) -
     dy, out, log_total, *rest = inputs
     at = _problem(tuple(rest), attrs)
     share, ds = _score_grad(builder, at, dy, out, log_total)
+    return _operand_grads(builder, at, dy, share, ds)
+
+
+def _operand_grads(
+    builder: Builder, at: _Problem, dy: Value, share: Value, ds: Value
+) -> tuple[Value, ...]:
     body = f"y[{at.lead}, m, e] += ds[{at.lead}, m, n] * c * k[{at.shared}, n, e]"
     dq = write(builder, body, ds=ds, k=at.k, c=at.scale, dtype=at.q.type.dtype, name="dq")
     dk = _shared_grad(builder, at, "a[{}, m, n] * c * b[{}, m, e]", ds, at.q, at.k, "dk")
@@ -179,6 +207,18 @@ MASK_GRAD = Operator(
     "The gradient of a mask that is added.",
     expand=_mask_grad,
 )
+
+
+def _lead(types: Types, attrs: Attrs, flags: tuple[bool, ...]) -> Attrs | None:
+    """Dims in front of the heads are the batch's: one more is read as they are.
+
+    A rank of 3 has no heads, and one of 4 would take its first dim for them.
+    """
+    same = len({type_.rank for type_ in types[:3]}) == 1
+    grouped = types[0].rank == 3 and types[0].shape[0] != types[1].shape[0]
+    return attrs if all(flags[:3]) and not any(flags[3:]) and same and not grouped else None
+
+
 _SDPA = (
     "torch.nn.functional.scaled_dot_product_attention({q}, {k}, {v}, {mask}, 0.0, {causal}, "
     "scale={scale}, enable_gqa={q}.dim() > 3 and {q}.shape[-3] != {k}.shape[-3])"
@@ -189,6 +229,7 @@ PAGE = (
         "attention(q, k, v, mask?; causal=False, scale=None)",
         "softmax(q k' scale + mask) v, and the logarithm of each row's sum.",
         expand=_attention,
+        lead=_lead,
         vjp=_attention_vjp,
         vjp_reason="the probabilities are recomputed, so that no matrix is kept between the two",
         kink="a row masked everywhere gives 0 with the gradient 0",

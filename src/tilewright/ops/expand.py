@@ -11,7 +11,7 @@ This module does not know which composites a caller wants to keep: it is told.
 from collections.abc import Collection
 
 from tilewright.graph.build import Builder, names, rename
-from tilewright.graph.ir import Graph, Node, Value
+from tilewright.graph.ir import CUSTOM, Graph, Node, Value
 from tilewright.ops.operator import expansion
 from tilewright.ops.table import TABLE
 
@@ -30,7 +30,7 @@ def expand_where(graph: Graph, chosen: Collection[str]) -> Graph:
             builder.nodes.append(_with_inputs(node, inputs))
             known.update((value.name, value) for value in node.outputs)
             continue
-        body = expansion(TABLE[node.op], tuple(value.type for value in inputs), node.attrs)
+        body = _body(node)
         results = builder.inline(body, inputs, origin=node.origin)
         for old, new in zip(node.outputs, results, strict=True):
             known[old.name] = new
@@ -46,9 +46,17 @@ def composites(graph: Graph) -> frozenset[str]:
 
 
 def is_composite(node: Node) -> bool:
-    """Say whether a node is an operator that stands for a graph."""
+    """Say whether a node stands for a graph."""
+    if node.op == CUSTOM:
+        return True
     operator = TABLE.get(node.op)
     return node.formula is None and operator is not None and operator.expand is not None
+
+
+def _body(node: Node) -> Graph:
+    if node.op == CUSTOM:
+        return node.graphs[0]
+    return expansion(TABLE[node.op], tuple(value.type for value in node.inputs), node.attrs)
 
 
 def _with_inputs(node: Node, inputs: tuple[Value, ...]) -> Node:

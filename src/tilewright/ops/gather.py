@@ -128,6 +128,7 @@ PAGE = (
         dtype=_first,
         vjp=_embedding_vjp,
         vjp_reason="the row of the padding gets no gradient, though it is read",
+        forward_derived=True,  # reading is linear: torch's forward mode reads the padding too
         eager="torch.nn.functional.embedding("
         "{ids}, {table}, None if {padding_idx} < 0 else {padding_idx})",
         samples=(

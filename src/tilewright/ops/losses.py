@@ -10,8 +10,8 @@ This module does not know what a class or a target stands for.
 from tilewright.base.errors import UNKNOWN, Origin
 from tilewright.graph.build import Builder
 from tilewright.graph.ir import Node, Value
-from tilewright.ops.nest import count, index, loops
-from tilewright.ops.norms import decimal, log_statistics
+from tilewright.ops.nest import count, decimal, index, loops
+from tilewright.ops.norms import log_statistics
 from tilewright.ops.operator import (
     Attrs,
     Expand,
@@ -451,6 +451,7 @@ PAGE = (
         expand=_cross_entropy,
         vjp=_cross_entropy_vjp,
         vjp_reason="softmax - one hot in one pass, where the derived one scatters and sums again",
+        forward_derived=True,  # the mean of no rows changes by NaN, as in torch
         kink="an ignored row has the gradient 0, also where no row is left and the mean is NaN",
         eager="torch.nn.functional.cross_entropy({x}, {target}, {weight}, "
         "ignore_index={ignore_index}, reduction={reduction}, label_smoothing={label_smoothing})",

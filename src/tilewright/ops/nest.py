@@ -7,10 +7,12 @@ This module does not know any operator.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tilewright.base.sizes import larger
-from tilewright.graph.ir import Attr, Dim
+from tilewright.graph.ir import Attr, Dim, TensorType
+
+Attrs = Mapping[str, Attr]
 
 _LETTERS = "ijklmnopqrst"
 
@@ -83,6 +85,28 @@ def numbers(attr: Attr) -> tuple[int, ...]:
     return found
 
 
+def one_more_in_front(
+    types: Sequence[TensorType], attrs: Attrs, flags: Sequence[bool]
+) -> Attrs | None:
+    """Return the attributes of an operator along `dim` or `dims` of its only operand, for one more
+    dim in front of it; None for a number, which has no dim to stay where it was."""
+    rank = types[0].rank
+    if rank == 0 or not all(flags):
+        return None
+    if "dim" in attrs:
+        return {**attrs, "dim": one_dim(attrs["dim"], rank) + 1}
+    return {**attrs, "dims": tuple(dim + 1 for dim in chosen_dims(attrs["dims"], rank))}
+
+
+def more_before_the_first(
+    types: Sequence[TensorType], attrs: Attrs, flags: Sequence[bool]
+) -> Attrs | None:
+    """Return the attributes of an operator along its first operand's last dims: the same ones, for
+    one more dim in front of that operand alone."""
+    del types
+    return None if any(flags[1:]) else attrs
+
+
 def number(attr: Attr) -> int:
     """Return an attribute that is an integer."""
     assert isinstance(attr, int), f"{attr!r} is not an integer"
@@ -93,6 +117,12 @@ def steps(start: int, stop: int, step: int) -> int:
     """Return how many numbers `range(start, stop, step)` gives; the step is positive."""
     count: int = larger(0, -(-(stop - start) // step))
     return count
+
+
+def decimal(value: object) -> float:
+    """Return an attribute that is a number, as a float."""
+    assert isinstance(value, int | float), f"{value!r} is not a number"
+    return float(value)
 
 
 def limited(shape: Sequence[int]) -> str:

@@ -14,17 +14,20 @@ from tilewright.base.dtypes import F32, F64, DType
 from tilewright.base.errors import UNKNOWN, Origin
 from tilewright.graph.build import Builder
 from tilewright.graph.ir import Node, TensorType, Value
-from tilewright.ops.nest import count, index, loops, one_dim, reduced
+from tilewright.ops.nest import (
+    count,
+    decimal,
+    index,
+    loops,
+    more_before_the_first,
+    one_dim,
+    one_more_in_front,
+    reduced,
+)
 from tilewright.ops.operator import Attrs, Operator, Tangents, sample, write
 
 # What `eps=None` means: the distance from 1 to the next number of the type computed in.
 _EPSILON = {"f64": 2.220446049250313e-16, "f32": 1.1920928955078125e-07}
-
-
-def decimal(value: object) -> float:
-    """Return an attribute that is a number, as a float."""
-    assert isinstance(value, int | float), f"{value!r} is not a number"
-    return float(value)
 
 
 # ----------------------------------------------------------------------------------------- softmax
@@ -394,6 +397,7 @@ PAGE = (
         "exp(x) over its sum along a dim, the largest element taken out.",
         expand=_softmax,
         vjp=_softmax_vjp,
+        lead=one_more_in_front,
         vjp_reason="y (dy - sum(dy y)) needs the result only, and no gradient of the maximum",
         kink="the maximum taken out has no gradient of its own",
         eager="torch.softmax({x}, {dim})",
@@ -409,6 +413,7 @@ PAGE = (
         "The logarithm of the softmax.",
         expand=_log_softmax,
         vjp=_log_softmax_vjp,
+        lead=one_more_in_front,
         vjp_reason="dy - exp(y) sum(dy) needs the result only, and no gradient of the maximum",
         kink="the maximum taken out has no gradient of its own",
         eager="torch.log_softmax({x}, {dim})",
@@ -422,6 +427,7 @@ PAGE = (
         "layer_norm(x, weight?, bias?; dims=1, eps=1e-05)",
         "Centre and scale the last dims, then scale and shift by parameters.",
         expand=_layer_norm,
+        lead=more_before_the_first,
         vjp=_layer_norm_vjp,
         vjp_reason=_CENTRED,
         eager="torch.nn.functional.layer_norm("
@@ -438,6 +444,7 @@ PAGE = (
         "rms_norm(x, weight?; dims=1, eps=None)",
         "Scale the last dims to a mean square of 1, then by a parameter.",
         expand=_rms_norm,
+        lead=more_before_the_first,
         eager="torch.nn.functional.rms_norm({x}, {x}.shape[{x}.dim() - {dims}:], {weight}, {eps})",
         samples=(
             sample("f[2, 3, 4]"),

@@ -35,6 +35,7 @@ Rule = str | Callable[[Types, Attrs], DType]
 Expand = Callable[[Builder, tuple[Value, ...], Attrs], tuple[Value, ...]]
 Tangents = tuple[Value | None, ...]
 Vjp = Callable[[Builder, Node, Tangents], Tangents]
+Lead = Callable[[Types, Attrs, tuple[bool, ...]], Attrs | None]
 
 
 class _Required:
@@ -86,6 +87,10 @@ class Operator:
     expand: for a composite, adds its graph to a builder and returns its results.
     vjp: instead of the derived gradient; takes the tangents of the outputs (None: zero) and returns
     one value per operand (None: zero).  vjp_reason: why the derived one would not do.
+    forward_derived: forward mode is derived all the same, as torch's two modes differ here; else it
+    is the override turned around.
+    lead: for a composite of operands of these types, its attributes when those that are flagged
+    have one more dim, in front, and so its results; None where that would be another operator.
     kink: what holds at kinks and ties.
     eager: the torch expression that means the same, or the leading ones of its results; names in
     braces are operands and attributes.  It may use `torch` and `uniform(seed, shape, stream)`.
@@ -98,6 +103,8 @@ class Operator:
     expand: Expand | None = None
     vjp: Vjp | None = None
     vjp_reason: str = ""
+    forward_derived: bool = False
+    lead: Lead | None = None
     kink: str = ""
     eager: str = ""
     samples: tuple[Sample, ...] = ()

@@ -10,7 +10,7 @@ This module does not know parameter groups, nor where gradients come from.
 
 from tilewright.graph.build import Builder
 from tilewright.graph.ir import Value
-from tilewright.ops.norms import decimal
+from tilewright.ops.nest import decimal
 from tilewright.ops.operator import Attrs, Operand, Operator, sample, write
 
 

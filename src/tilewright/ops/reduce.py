@@ -18,10 +18,12 @@ from tilewright.ops.nest import (
     linear_position,
     loops,
     one_dim,
+    one_more_in_front,
     reduced,
     sizes,
 )
 from tilewright.ops.operator import Attrs, Expand, Operator, Types, sample, write
+from tilewright.ops.product import PROD_GRAD, prod_vjp
 
 _SHAPE = "f[2, 3, 4]"
 
@@ -66,31 +68,6 @@ def _trace(types: Types, _: Attrs) -> str:
 
 def _prod(types: Types, attrs: Attrs) -> str:
     return _sum(types, attrs).replace("+=", "*=") + " else 1"
-
-
-def _prod_vjp(
-    builder: Builder, node: Node, tangents: tuple[Value | None, ...]
-) -> tuple[Value | None, ...]:
-    """Divide where no element is 0; a single 0 gets the product of the others, two leave 0."""
-    (dy,) = tangents
-    if dy is None:
-        return (None,)
-    (x,) = node.inputs
-    rank, dtype = x.type.rank, x.type.dtype
-    dims = chosen_dims(node.attr("dims"), rank)
-    kept, everything = reduced(rank, dims), index(loops(rank))
-    element = f"x[{everything}]"
-    zeros = write(builder, f"y[{kept}] += i64({element} == 0)", x=x, origin=node.origin)
-    others = write(
-        builder, f"y[{kept}] *= 1 if {element} == 0 else {element} else 1",
-        x=x, dtype=dtype.compute, origin=node.origin,
-    )  # fmt: skip
-    rest = f"p[{kept}] / {element} if z[{kept}] == 0 else p[{kept}] if z[{kept}] == 1 and "
-    rest += f"{element} == 0 else 0"
-    entry = reduced(rank, dims, keepdim=bool(node.attr("keepdim")))
-    body = f"y[{everything}] = dy[{entry}] * ({rest})"
-    dx = write(builder, body, dy=dy, x=x, p=others, z=zeros, dtype=dtype, origin=node.origin)
-    return (dx,)
 
 
 def _amax(types: Types, attrs: Attrs) -> str:
@@ -302,7 +279,7 @@ PAGE = (
         declare=_prod,
         dtype=_sum_dtype,
         kink="zeros are counted, so that the gradient is right beside them",
-        vjp=_prod_vjp,
+        vjp=prod_vjp,
         vjp_reason="y / x is not a number where x is 0",
         eager="(lambda d: torch.prod({x}, d[0], {keepdim}) if d else torch.prod({x}))"
         "({dims} or ())",
@@ -313,6 +290,7 @@ PAGE = (
             sample("f[3, 3] = 0, 2, 3, 0, 0, 4, 1, 5, 6", dims=(1,)),
         ),
     ),
+    PROD_GRAD,
     Operator(
         "amax(x; dims=None, keepdim=False)  y[...] max= x[..., dims]",
         "The largest over dims; NaN wins.",
@@ -389,6 +367,7 @@ PAGE = (
         "mean(x; dims=None, keepdim=False)",
         "The mean over dims.",
         expand=_mean,
+        lead=one_more_in_front,
         eager="torch.mean({x}, dim={dims}, keepdim={keepdim})",
         samples=_REDUCTION_SAMPLES,
     ),
@@ -396,6 +375,7 @@ PAGE = (
         "var(x; dims=None, correction=1, keepdim=False)",
         "The variance over dims, in two passes.",
         expand=_var,
+        lead=one_more_in_front,
         eager="torch.var({x}, dim={dims}, correction={correction}, keepdim={keepdim})",
         samples=(*_REDUCTION_SAMPLES, sample(_SHAPE, dims=(1,), correction=0)),
     ),
@@ -403,6 +383,7 @@ PAGE = (
         "std(x; dims=None, correction=1, keepdim=False)",
         "The standard deviation over dims.",
         expand=_std,
+        lead=one_more_in_front,
         kink="where it is 0, so is its gradient",
         eager="torch.std({x}, dim={dims}, correction={correction}, keepdim={keepdim})",
         samples=(*_REDUCTION_SAMPLES, sample("f[2, 3] = 1, 1, 1, 0, 1, 2", dims=(1,))),
@@ -411,6 +392,7 @@ PAGE = (
         "logsumexp(x; dims, keepdim=False)",
         "The logarithm of the sum of exponentials, without overflow.",
         expand=_logsumexp,
+        lead=one_more_in_front,
         vjp=_logsumexp_vjp,
         vjp_reason="exp(x - y) is the softmax at once; the chain through the maximum is not needed",
         kink="the maximum taken out has no gradient of its own",

@@ -28,6 +28,7 @@ from tilewright.program.ir import (
     reach,
     whole,
 )
+from tilewright.program.layers import Layer, Transforms, layer_of, wrap
 from tilewright.program.store import from_bytes, load, save, to_bytes
 from tilewright.program.syntax import read, show
 from tilewright.program.verify import lifetimes, steps, verify
@@ -42,6 +43,10 @@ __all__ = [
     "Launch",
     "LibraryCall",
     "Vjp",
+    "Layer",
+    "Transforms",
+    "layer_of",
+    "wrap",
     "Template",
     "Input",
     "INPUT",

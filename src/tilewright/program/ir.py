@@ -19,7 +19,7 @@ Grammar
     view        = View(buffer, shape, strides, offset)        strides and offset in elements
     kernel      = KernelSource(name, text)
     instruction = Segment(launches)                           native, one entry into C
-                | LibraryCall(target, args, kwargs, inputs, outputs, results, vjp)
+                | LibraryCall(target, args, kwargs, inputs, outputs, results, vjp, through)
     launch      = Launch(kernel, inputs, outputs, parts, origin)
     input       = Input(buffer, role)
     template    = ("%", i) | ("list", ...) | ("dtype", name) | ("device", name)
@@ -36,7 +36,7 @@ Grammar
   arguments, the outputs fill these.  Otherwise the target's results are flattened (lists and tuples
   opened; None and numbers count) and `results` says which of them the outputs take.  With a `vjp`
   the call is the gradient of `target`: inputs are its operands, then the tangents; outputs are the
-  gradients.
+  gradients.  `through` says further derivatives and batches, innermost first (`layers`).
 - **Updates** name the inputs that a run writes in place.  An output that views an input buffer is
   that input.  Arena and constant memory is never handed out.
 - **Sizes that vary.**  Where a program has `sizes`, any extent, stride, offset, number of parts or
@@ -55,6 +55,7 @@ from tilewright.base.dtypes import DType
 from tilewright.base.errors import UNKNOWN, Origin
 from tilewright.base.sizes import Sizes, all_same, larger, same, smaller
 from tilewright.graph.ir import Attr, Role, TensorType
+from tilewright.program.layers import Layer
 
 INPUT, OUTPUT, ARENA, CONSTANT, LIBRARY = "input", "output", "arena", "constant", "library"
 SIZES = "sizes"
@@ -208,7 +209,8 @@ class LibraryCall:
     """One call to ATen, or to torch's gradient of one ATen operator.
 
     target: "aten.mm.out".  results: positions among the flattened results, one for each output;
-    not used for targets with `out=` arguments and for gradients.
+    not used for targets with `out=` arguments and for gradients.  through: layers around the call;
+    their innermost one sees the results in `results`.
     """
 
     target: str
@@ -219,6 +221,7 @@ class LibraryCall:
     results: tuple[int, ...] = ()
     vjp: Vjp | None = None
     origin: Origin = UNKNOWN
+    through: tuple[Layer, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.results:

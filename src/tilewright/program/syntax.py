@@ -57,6 +57,7 @@ from tilewright.program.ir import (
     contiguous,
     whole,
 )
+from tilewright.program.layers import Layer
 from tilewright.program.refusal import COMPILE_AGAIN
 from tilewright.program.tokens import Line
 
@@ -146,6 +147,9 @@ def _show_call(call: LibraryCall, buffers: dict[str, Buffer]) -> str:
     text += f" results {_ints(call.results)}"
     if call.vjp is not None:
         text += f" gradient {_ints(call.vjp.inputs)} of {_ints(call.vjp.results)}"
+    for layer in call.through:
+        text += f" through {layer.kind} {_ints(layer.inputs)} {_ints(layer.results)}"
+        text += f" {layer.size} {json.dumps(layer.randomness)}"
     return text + _show_origin(call.origin)
 
 
@@ -359,10 +363,14 @@ class _Reader:
             wanted = line.integers("[", "]")
             line.expect("of")
             vjp = Vjp(wanted, line.integers("[", "]"))
+        through = []
+        while line.take("through"):
+            kind, moved, made = line.name(), line.integers("[", "]"), line.integers("[", "]")
+            through.append(Layer(kind, moved, made, line.integer(), line.string()))
         origin = _origin(line)
         line.end()
         self.instructions.append(
-            LibraryCall(target, args, kwargs, inputs, outputs, results, vjp, origin)
+            LibraryCall(target, args, kwargs, inputs, outputs, results, vjp, origin, tuple(through))
         )
 
     def output(self, line: Line) -> None:

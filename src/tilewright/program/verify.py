@@ -34,6 +34,7 @@ from tilewright.program.ir import (
     reach,
     whole,
 )
+from tilewright.program.layers import fault
 from tilewright.program.refusal import placed
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
@@ -320,8 +321,12 @@ def _check_call(call: LibraryCall) -> None:
         _refuse(f"{name} has impossible argument names", "names, each once", keys, where)
     if call.vjp is not None:
         _check_vjp(call, call.vjp)
+    wrong = fault(call.through, len(call.inputs), len(call.outputs))
+    if wrong is not None:
+        _refuse(f"a layer of {name} {wrong[0]}", wrong[1], wrong[2], where)
     which = call.results if call.vjp is None else call.vjp.inputs
-    if len(call.outputs) != len(which) or any(i < 0 for i in call.results):
+    counted = not call.through  # what layers give, `fault` has counted
+    if (counted and len(call.outputs) != len(which)) or any(i < 0 for i in call.results):
         _refuse(
             f"{name} does not say which result each output is",
             f"{len(call.outputs)} positions, for {len(call.outputs)} outputs",
@@ -356,6 +361,12 @@ def _check_vjp(call: LibraryCall, vjp: Vjp) -> None:
         )
 
 
+def _operands(call: LibraryCall) -> int:
+    """Return how many operands are the target's own."""
+    extra = len(call.vjp.results) if call.vjp else 0
+    return len(call.inputs) - extra - sum(layer.extra for layer in call.through)
+
+
 def _check_template(template: Template, call: LibraryCall, depth: int) -> None:
     name, where = call.target, call.origin
     if depth > DEEPEST:
@@ -363,7 +374,7 @@ def _check_template(template: Template, call: LibraryCall, depth: int) -> None:
         _refuse(f"the arguments of {name} are nested too deep", deep, "more", where)
     match template:
         case ("%", *rest):
-            operands = len(call.inputs) - (len(call.vjp.results) if call.vjp else 0)
+            operands = _operands(call)
             match rest:
                 case [int(i)] if 0 <= i < operands:
                     return

@@ -108,6 +108,31 @@ def _refuse_views(written: Sequence[Tensor]) -> None:
             )
 
 
+def attached(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return tensors that ask for gradients: these, or others over the same memory."""
+    return [t if t.requires_grad else t.detach().requires_grad_() for t in tensors]
+
+
+def pulled(
+    results: Sequence[Tensor], inputs: Sequence[Tensor], cotangents: Sequence[Tensor]
+) -> list[Tensor]:
+    """Return the gradients of the inputs, zeros where no result depends on one."""
+    pairs = [(r, c) for r, c in zip(results, cotangents, strict=True) if r.requires_grad]
+    if not pairs:
+        return [torch.zeros_like(tensor) for tensor in inputs]
+    found = torch.autograd.grad(
+        [result for result, _ in pairs],
+        list(inputs),
+        [cotangent for _, cotangent in pairs],
+        retain_graph=True,
+        allow_unused=True,
+    )
+    return [
+        torch.zeros_like(tensor) if gradient is None else gradient
+        for tensor, gradient in zip(inputs, found, strict=True)
+    ]
+
+
 def _once(backward: Executable, name: str) -> Run:
     """Return the backward as a function that raises when it is differentiated itself."""
     run = backward.run

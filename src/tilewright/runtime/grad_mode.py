@@ -2,6 +2,7 @@
 a call may be differentiated or batched."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
 import torch
 from torch.autograd import forward_ad
@@ -26,3 +27,8 @@ def is_transforming() -> bool:
     return (
         torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
     )
+
+
+def gradients_on() -> AbstractContextManager[None]:
+    """Return a context in which gradients are on."""
+    return torch.enable_grad()

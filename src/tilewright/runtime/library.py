@@ -15,7 +15,8 @@ import torch
 
 from tilewright.base.dtypes import BY_NAME
 from tilewright.base.errors import LibraryCallError
-from tilewright.program import LibraryCall, Template
+from tilewright.program import LibraryCall, Template, Transforms, wrap
+from tilewright.program.layers import BATCH
 
 Tensor = torch.Tensor
 
@@ -63,11 +64,12 @@ def resolve(call: LibraryCall) -> Operator:
             found=f"one that writes {', '.join(written) or 'elsewhere'}",
             where=call.origin,
         )
-    if (outs and not call.vjp and len(outs) != len(call.outputs)) or (outs and call.vjp):
+    derived = call.vjp is not None or bool(call.through)
+    if (outs and not derived and len(outs) != len(call.outputs)) or (outs and derived):
         raise LibraryCallError(
             f"{call.target} does not fit its outputs",
             expected=f"{len(outs)} outputs and no gradient",
-            found=f"{len(call.outputs)} outputs{' and a gradient' if call.vjp else ''}",
+            found=f"{len(call.outputs)} outputs{' and a gradient' if derived else ''}",
             where=call.origin,
         )
     operator = Operator(
@@ -77,7 +79,7 @@ def resolve(call: LibraryCall) -> Operator:
         may_alias=not outs and _may_alias(overload),
         random=_draws(overload, call),
     )
-    if operator.random and call.vjp:
+    if operator.random and (call.vjp or any(layer.kind != BATCH for layer in call.through)):
         raise LibraryCallError(
             f"the gradient of {call.target} would draw other random numbers than its forward",
             where=call.origin,
@@ -228,6 +230,25 @@ def bind_gradient(
         ]
 
     return run
+
+
+TRANSFORMS = Transforms(torch.func.vjp, torch.func.jvp, torch.func.vmap, torch.empty)
+
+
+def bind_layers(
+    operator: Operator, call: LibraryCall, operands: list[Any]
+) -> Callable[[], list[Tensor]]:
+    """Return a function that runs the operator through its layers."""
+    args = [_filling(arg) for arg in call.args]
+    kwargs = [(key, _filling(value)) for key, value in call.kwargs]
+
+    def plain(given: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        named = {key: filling(given) for key, filling in kwargs}
+        results = leaves(operator.function(*[filling(given) for filling in args], **named))
+        return tuple(results[at] for at in call.results)
+
+    layered = wrap(plain, call.through, TRANSFORMS)
+    return lambda: list(layered([_primal(operand) for operand in operands]))
 
 
 def _primal(operand: Tensor) -> Tensor:

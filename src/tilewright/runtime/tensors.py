@@ -32,7 +32,7 @@ from tilewright.program import (
     whole,
 )
 from tilewright.runtime.admission import Admission
-from tilewright.runtime.library import Operator, bind, bind_gradient, leaves, resolve
+from tilewright.runtime.library import Operator, bind, bind_gradient, bind_layers, leaves, resolve
 from tilewright.runtime.placement import (
     ALIGNMENT,
     CPU,
@@ -73,7 +73,8 @@ class TensorPlan:
         self.lasting = {item.buffer for item in program.inputs if item.role.kind in LASTING}
         self.wide = is_wide(program)
         self.gradients = any(
-            isinstance(item, LibraryCall) and item.vjp is not None for item in program.instructions
+            isinstance(item, LibraryCall) and (item.vjp is not None or bool(item.through))
+            for item in program.instructions
         )
         with torch.inference_mode(mode=False):
             self.constants, self.constant_offsets = place_constants(program)
@@ -244,7 +245,7 @@ class TensorContext:
             if operands[place] is None
         ]
         slots = self.slots
-        binding = bind_gradient if call.vjp else bind
+        binding = bind_layers if call.through else bind_gradient if call.vjp else bind
         run = binding(operator, call, operands)
         finish = self._finish(call, operator, operands)
 
@@ -296,7 +297,7 @@ class TensorContext:
             return _check_outs(call, operands)
         picks = []
         for i, view in enumerate(call.outputs):
-            position = i if call.vjp else call.results[i]
+            position = i if call.vjp or call.through else call.results[i]
             buffer = self.plan.buffers[view.buffer]
             picks.append((position, view, buffer, self._fixed(view)))
         slots, addresses, numbers = self.slots, self.addresses, self.plan.numbers

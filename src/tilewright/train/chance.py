@@ -50,7 +50,7 @@ def draws_from_torch(graph: Graph) -> bool:
 
 
 def _is_mask(node: Node) -> bool:
-    if node.op != LIBRARY or node.attr("target") != _BERNOULLI or "vjp_of" in dict(node.attrs):
+    if node.op != LIBRARY or node.attr("target") != _BERNOULLI or "through" in dict(node.attrs):
         return False
     args = node.attr("args")
     return isinstance(args, tuple) and isinstance(args[-1], float | int)
