@@ -15,7 +15,7 @@ from itertools import pairwise
 from tilewright.base import algebra
 from tilewright.base.dtypes import BOOL, I64, DType, promote
 from tilewright.base.expr import Call, Const, Expr, Read, Sym, names, substitute, transform, walk
-from tilewright.base.sizes import same
+from tilewright.base.sizes import nominal, same
 from tilewright.graph.build import prune
 from tilewright.graph.ir import FORMULA, Formula, Graph, Loop, TensorType
 
@@ -253,7 +253,7 @@ def solved(formula: Formula) -> Formula:
 
 
 def _terms(formula: Formula) -> int:
-    return volume(tuple(static_extents(formula).values()))
+    return nominal(volume(tuple(static_extents(formula).values())))
 
 
 def _single_term(formula: Formula) -> Formula:
