@@ -88,7 +88,26 @@ def pointwise_at(node: Node, source: str, result: str) -> bool:
         }
         if not _own_element(formula, {n for n in through if _is_body_value(body, item, n)}):
             return False
-    return True
+    return not _read_after(body, own_name, inner)
+
+
+def _read_after(body: Graph, result: str, source: set[str]) -> bool:
+    """Say whether a kernel reads the source again once it has written the result over it.
+
+    What is no result is computed where it is used, and reads then what it is made of.
+    """
+    outputs = {value.name for value in body.outputs}
+    reading = set(source)  # the source, and values that have to read it where they are used
+    written = False
+    for item in body.nodes:
+        name = item.output.name
+        if any(value.name in reading for value in item.inputs):
+            if written:
+                return True
+            if name not in outputs:
+                reading.add(name)
+        written = written or name == result
+    return False
 
 
 def _is_body_value(body: "Graph", item: Node, operand: str) -> bool:
