@@ -114,7 +114,9 @@ def _expected(target: str, args: Any, kwargs: Any) -> list[torch.Tensor]:
 
 
 def test_every_overload_of_the_table_has_a_sample() -> None:
-    assert set(SAMPLES) == set(RULES)
+    # What marks a derivative taken inside of a function is no call that computes anything.
+    marks = {f"tilewright.{name}.default" for name in ("mark", "pull", "push")}
+    assert set(SAMPLES) == set(RULES) - marks
 
 
 @pytest.mark.parametrize(("target", "args", "kwargs"), CASES)

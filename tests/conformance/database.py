@@ -20,6 +20,7 @@ from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tilewright.compiler import backend as border
+from tilewright.compiler.fallback import FALLBACKS
 
 from .seen import Case, Tensor, compare, exact, first_line, run
 
@@ -195,7 +196,7 @@ class Compiled:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.graphs: list[border.DynamoGraph] = []
-        self.before = len(border.FALLBACKS)
+        self.before = len(FALLBACKS)
         # A code object of its own: Dynamo allows eight versions of one.
         code = function.__code__.replace()
         fresh = types.FunctionType(
@@ -211,12 +212,12 @@ class Compiled:
 
     def told(self) -> str:
         """Return why graphs were left to eager."""
-        reasons = border.FALLBACKS[self.before :]
+        reasons = FALLBACKS[self.before :]
         return f" (left to eager: {reasons[0]})" if reasons else ""
 
     def verdict(self) -> Verdict:
         """Say who computed what."""
-        reasons = border.FALLBACKS[self.before :]
+        reasons = FALLBACKS[self.before :]
         if reasons:
             return Verdict(FALLBACK, reasons[0])
         if not self.graphs:

@@ -33,6 +33,19 @@ class Guards:
     code: object
 
 
+def _lost(fn: Callable[..., Any]) -> "Watch":
+    """Return what watches a copy of a function: nothing holds of it, so it is captured again."""
+    return Watch(fn, Guards(_never, None), _nothing, (), (), None, torch.get_default_dtype(), True)
+
+
+def _never(_: Scope) -> bool:
+    return False
+
+
+def _nothing(_: Scope) -> tuple[Any, ...]:
+    return ()
+
+
 def wanted_guards(guards: Sequence[Any]) -> list[bool]:
     """Choose guards, for Dynamo: none of tensors, which are compared call by call."""
     return [
@@ -89,6 +102,9 @@ class Watch:
             torch.get_default_dtype(),
             torch.is_grad_enabled(),
         )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _lost, (self.fn,)  # Dynamo's guards are of these very objects
 
     def unchanged(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Say whether the function still is what it was, for a call with these arguments."""
