@@ -82,6 +82,15 @@ CASES: tuple[Case, ...] = (
         8,
         _ADAMW,
     ),
+    Case(
+        "lstm",
+        "lstm 2 x 256, 8 x 64, vocabulary 1000",
+        f"{_MODELS}.lstm",
+        "lstm",
+        {},
+        8,
+        _ADAMW,
+    ),
     Case("convnet", "ResNet-18 (32x32), batch 8", f"{_MODELS}.convnet", "convnet", {}, 8, _SGD),
 )
 

@@ -1,22 +1,132 @@
-"""Recurrent nets are library calls, and have gradients."""
+"""Recurrent nets run as scans of our own, and equal eager: values, gradients, every flag."""
+
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import tilewright as tw
+from tilewright.program import LibraryCall, Loop, flat
+
+Flags = dict[str, Any]
+NETS: dict[str, tuple[Callable[..., nn.Module], Flags]] = {
+    "lstm": (nn.LSTM, {}),
+    "lstm of two layers, both directions, batch first": (
+        nn.LSTM,
+        {"num_layers": 2, "bidirectional": True, "batch_first": True},
+    ),
+    "lstm without biases": (nn.LSTM, {"bias": False, "num_layers": 2}),
+    "gru": (nn.GRU, {"batch_first": True}),
+    "gru of two layers, both directions": (nn.GRU, {"num_layers": 2, "bidirectional": True}),
+    "gru without biases": (nn.GRU, {"bias": False}),
+    "tanh net": (nn.RNN, {"num_layers": 2, "batch_first": True}),
+    "relu net": (nn.RNN, {"nonlinearity": "relu", "bidirectional": True}),
+}
 
 
-@pytest.mark.parametrize("kind", [torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN])
-def test_a_recurrent_net_has_eager_s_gradient(kind: type[torch.nn.Module]) -> None:
-    torch.manual_seed(0)
-    model = kind(3, 4, batch_first=True)
-    x = torch.randn(2, 5, 3)
+def _inputs(net: nn.Module, steps: int, batch: int) -> tuple[torch.Tensor, Any]:
+    shape = (batch, steps, 3) if net.batch_first else (steps, batch, 3)
+    x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+    assert isinstance(net.num_layers, int)
+    layers = net.num_layers * (2 if net.bidirectional else 1)
+    first = [
+        torch.randn(layers, batch, 4, dtype=torch.float64, requires_grad=True)
+        for _ in range(2 if isinstance(net, nn.LSTM) else 1)
+    ]
+    return x, tuple(first) if isinstance(net, nn.LSTM) else first[0]
 
-    def loss(x: torch.Tensor) -> torch.Tensor:
-        total: torch.Tensor = model(x)[0].pow(2).sum()
-        return total
 
-    expected = torch.autograd.grad(loss(x), list(model.parameters()))
-    found = torch.autograd.grad(tw.compile(loss, x)(x), list(model.parameters()))
+def _leaves(result: Any) -> list[torch.Tensor]:
+    out, last = result
+    return [out, *(last if isinstance(last, tuple) else (last,))]
+
+
+def _compare(net: nn.Module, x: torch.Tensor, first: Any, compiled: Callable[..., Any]) -> None:
+    states = first if isinstance(first, tuple) else (first,)
+    wrt = [x, *states, *net.parameters()]
+    expected, found = _leaves(net(x, first)), _leaves(compiled(x, first))
+    weights = [torch.randn_like(value) for value in expected]
     for ours, theirs in zip(found, expected, strict=True):
+        assert ours.shape == theirs.shape
+        torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-12)
+    theirs_too = torch.autograd.grad(expected, wrt, weights)
+    for ours, theirs in zip(torch.autograd.grad(found, wrt, weights), theirs_too, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_a_recurrent_net_has_eager_s_values_and_gradients(name: str) -> None:
+    kind, flags = NETS[name]
+    net = kind(3, 4, **flags).double()
+    x, first = _inputs(net, steps=5, batch=2)
+    compiled = tw.compile(net, x, first)
+    _compare(net, x, first, compiled)
+    _compare(net, *_inputs(net, steps=5, batch=2), compiled)
+
+
+@pytest.mark.parametrize(("steps", "batch"), [(1, 1), (1, 3), (6, 1)])
+def test_short_and_thin_sequences_are_right(steps: int, batch: int) -> None:
+    net = nn.LSTM(3, 4).double()
+    x, first = _inputs(net, steps, batch)
+    _compare(net, x, first, tw.compile(net, x, first))
+
+
+def test_a_net_without_a_batch_or_a_first_state_is_right() -> None:
+    net = nn.GRU(3, 4).double()
+    x = torch.randn(5, 3, dtype=torch.float64)
+    for ours, theirs in zip(tw.compile(net, x)(x), net(x), strict=True):
         torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_a_recurrent_net_runs_as_loops_and_needs_no_library(kind: type[nn.Module]) -> None:
+    net, x = kind(3, 4, num_layers=2), torch.randn(5, 2, 3)
+    with torch.no_grad():
+        compiled = tw.compile(net, x, options=tw.Options(library=False))
+        torch.testing.assert_close(compiled(x)[0], net(x)[0])
+    program = compiled.program
+    assert not any(isinstance(item, LibraryCall) for item in flat(program.instructions))
+    assert [item.count for item in program.instructions if isinstance(item, Loop)] == [5, 5]
+
+
+def test_a_projected_state_is_left_to_the_library() -> None:
+    net = nn.LSTM(3, 4, proj_size=2).double()
+    x = torch.randn(5, 2, 3, dtype=torch.float64, requires_grad=True)
+    compiled = tw.compile(net, x)
+    ours, theirs = compiled(x)[0], net(x)[0]
+    torch.testing.assert_close(ours, theirs)
+    wrt = [x, *net.parameters()]
+    pairs = zip(
+        torch.autograd.grad(ours.sum(), wrt), torch.autograd.grad(theirs.sum(), wrt), strict=True
+    )
+    for mine, other in pairs:
+        torch.testing.assert_close(mine, other)
+    assert "aten.lstm.input" in compiled.explain()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_types_are_as_exact_as_eager_s(dtype: torch.dtype) -> None:
+    net, exact = nn.LSTM(3, 4).to(dtype), nn.LSTM(3, 4).double()
+    exact.load_state_dict(net.state_dict())
+    x = torch.randn(5, 2, 3).to(dtype)
+    with torch.no_grad():
+        ours, theirs, truth = tw.compile(net, x)(x)[0], net(x)[0], exact(x.double())[0]
+    assert ours.dtype == dtype
+    scale = float(truth.abs().max())
+    other = float((theirs.double() - truth).abs().max())
+    assert float((ours.double() - truth).abs().max()) <= 1.01 * other + 2.0**-8 * scale
+
+
+def test_dropout_between_layers_is_drawn_once_for_forward_and_backward() -> None:
+    net = nn.LSTM(3, 4, num_layers=2, dropout=0.5).double()
+    x = torch.randn(5, 2, 3, dtype=torch.float64, requires_grad=True)
+    compiled = tw.compile(net, x)
+    torch.manual_seed(3)
+    theirs = net(x)[0]
+    torch.manual_seed(3)
+    ours = compiled(x)[0]
+    torch.testing.assert_close(ours, theirs)
+    gradients = (torch.autograd.grad(value.pow(2).sum(), x)[0] for value in (ours, theirs))
+    torch.testing.assert_close(*gradients)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.graph import scans
 from torch import Tensor, nn
 
 import tilewright as tw
@@ -123,6 +124,44 @@ def test_only_the_batch_of_a_convolution_varies() -> None:
         for found, expected in pairs:
             torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
     assert len(COMPILED) == 1
+
+
+@pytest.mark.parametrize("train", [True, False], ids=["train", "infer"])
+@pytest.mark.parametrize("cell", [nn.LSTM, nn.GRU, nn.RNN])
+@torch._dynamo.config.patch(allow_rnn=True)  # type: ignore[no-untyped-call,untyped-decorator]
+def test_a_graph_with_a_scan_is_compiled_for_each_size(cell: Any, train: bool) -> None:
+    torch.manual_seed(0)
+    model = cell(3, 4)
+    eager = copy.deepcopy(model)
+    compiled = torch.compile(model, backend="tilewright", dynamic=True)
+    for steps, batch in ((5, 2), (3, 6)):
+        x = torch.randn(steps, batch, 3)
+        with torch.set_grad_enabled(train):
+            ours, theirs = compiled(x)[0], eager(x)[0]
+        torch.testing.assert_close(ours, theirs)
+        if train:
+            pairs = zip(
+                _gradients(model, ours.square().sum()),
+                _gradients(eager, theirs.square().sum()),
+                strict=True,
+            )
+            for found, expected in pairs:
+                torch.testing.assert_close(found, expected)
+    assert len(COMPILED) == 2
+    if cell is nn.RNN:  # torch's own trace fixes the sizes of the others
+        assert COMPILED == ["one set of sizes"] * 2
+        assert all("sizes vary in a graph with a scan" in reason for reason in SPECIALIZED)
+        assert len(SPECIALIZED) == 2
+
+
+def test_a_scan_of_fixed_sizes_beside_sizes_that_vary_is_refused() -> None:
+    builder = Builder("beside")
+    x = builder.input("x", TensorType((Sizes({"n_b": 37}).size("n_b"), 6), F32))
+    inputs = [builder.input(value.name, value.type) for value in scans.doubling().inputs]
+    y = apply(builder, TABLE["exp"], x)
+    rest = builder.inline(scans.doubling(), inputs)
+    with pytest.raises(SizesError, match="sizes vary in a graph with a while"):
+        build(builder.finish((*y, *rest)))
 
 
 FUNCTIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {

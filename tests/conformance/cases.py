@@ -11,12 +11,14 @@ from _pytest.mark.structures import ParameterSet
 from tilewright.base.dtypes import BY_NAME, BY_TORCH_NAME, DType
 from tilewright.base.errors import UNKNOWN, Origin
 from tilewright.graph.build import Builder
-from tilewright.graph.evaluate import evaluate
+from tilewright.graph.evaluate import evaluate, evaluate_formula
 from tilewright.graph.evaluate_scalar import uniform as uniform_numbers
-from tilewright.graph.ir import Attr, Graph, Node, TensorType, Value
-from tilewright.ops import TABLE, Operator, Sample, composites, eager, expand_where
+from tilewright.graph.ir import FORMULA, Attr, Formula, Graph, Node, TensorType, Value
+from tilewright.graph.passes import run as run_passes
+from tilewright.ops import TABLE, Operator, Sample, eager
 from tilewright.ops.operator import Operand, apply
 from tilewright.ops.samples import arrays
+from tilewright.optimize.expand import Expand
 
 Array = np.ndarray
 
@@ -80,10 +82,8 @@ def parameters(names: Sequence[str] = (), *, eager_only: bool = False) -> list[P
 
 
 def expanded(graph: Graph) -> Graph:
-    """Put every composite's graph in its place, until none is left."""
-    while chosen := composites(graph):
-        graph = expand_where(graph, chosen)
-    return graph
+    """Put every composite's graph in its place, in bodies too, until none is left."""
+    return run_passes(graph, (Expand(),))
 
 
 def run(graph: Graph, inputs: Sequence[Array] | Mapping[str, Array]) -> tuple[Array, ...]:
@@ -125,15 +125,18 @@ def formula_nodes(graph: Graph) -> list[Node]:
 
 
 def formula_values(case: Case) -> list[tuple[Node, list[Array]]]:
-    """Return every formula that the operator stands for, with its operands' values."""
-    graph = expanded(case.graph)
-    known = dict(zip((value.name for value in graph.inputs), case.inputs, strict=True))
+    """Return every formula that the operator stands for, as often as it is evaluated, with the
+    values of its operands."""
     found: list[tuple[Node, list[Array]]] = []
 
-    def watch(node: Node, results: Sequence[Array]) -> None:
-        if node.formula is not None:
-            found.append((node, [known[value.name] for value in node.inputs]))
-        known.update(zip((value.name for value in node.outputs), results, strict=True))
+    def record(
+        formula: Formula, arrays: Sequence[Array], *, wide: bool = False, origin: Origin = UNKNOWN
+    ) -> Array:
+        types = (TensorType(array.shape, BY_TORCH_NAME[array.dtype.name]) for array in arrays)
+        inputs = tuple(map(Value, formula.operands, types))
+        outputs = (Value("y", formula.type),)
+        found.append((Node(FORMULA, inputs, outputs, formula=formula), list(arrays)))
+        return evaluate_formula(formula, arrays, wide=wide, origin=origin)
 
-    evaluate(graph, case.inputs, watch=watch)
+    evaluate(expanded(case.graph), case.inputs, formula=record)
     return found

@@ -188,7 +188,7 @@ def _altered(data: bytes) -> bytes:
 
 
 def _of_another_version(data: bytes) -> bytes:
-    return data.replace(b"tilewright program 1 ", b"tilewright program 2 ", 1)
+    return data.replace(b"tilewright program 2 ", b"tilewright program 3 ", 1)
 
 
 def _no_program(_: bytes) -> bytes:
@@ -205,7 +205,7 @@ def _breaking_a_rule(data: bytes) -> bytes:
     broken = body.replace(b" -> (tanh)\n", b" -> (arg0)\n")
     assert broken != body
     return (
-        b"tilewright program 1 sha256 %s\n" % hashlib.sha256(broken).hexdigest().encode() + broken
+        b"tilewright program 2 sha256 %s\n" % hashlib.sha256(broken).hexdigest().encode() + broken
     )
 
 

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tilewright.models import FACTORIES, convnet, gpt, mlp, moe, text
+from tilewright.models import FACTORIES, convnet, gpt, lstm, mlp, moe, text
 
 
 def _parameters(model: nn.Module) -> int:
@@ -22,8 +22,10 @@ def _parameters(model: nn.Module) -> int:
         # GPT-2's 124M from its published sizes: tied head, biases everywhere.
         (gpt.gpt(vocab=50257, length=1024, layers=12, width=768, heads=12), 124_439_808),
         (convnet.convnet(), 11_173_962),
+        # Four gates of each layer from input and state with two biases; embedding and head.
+        (lstm.lstm(), 2 * 4 * 256 * (2 * 256 + 2) + 1000 * 256 + 1000 * 256 + 1000),
     ],
-    ids=["mlp", "gpt2", "resnet18"],
+    ids=["mlp", "gpt2", "resnet18", "lstm"],
 )
 def test_parameter_counts_are_the_published_ones(model: nn.Module, count: int) -> None:
     assert _parameters(model) == count
@@ -32,7 +34,8 @@ def test_parameter_counts_are_the_published_ones(model: nn.Module, count: int) -
 @pytest.mark.parametrize("name", [name for name, _ in FACTORIES])
 def test_every_factory_gives_a_model_that_learns_its_example_batch(name: str) -> None:
     module_name, factory = dict(FACTORIES)[name].split(":")
-    module = {"mlp": mlp, "gpt": gpt, "moe": moe, "convnet": convnet}[module_name.rsplit(".", 1)[1]]
+    modules = {"mlp": mlp, "gpt": gpt, "moe": moe, "lstm": lstm, "convnet": convnet}
+    module = modules[module_name.rsplit(".", 1)[1]]
     torch.manual_seed(0)
     model = getattr(module, factory)()
     inputs, targets = module.example_batch(model, 2, seed=3)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import tilewright as tw
-from tilewright.models import convnet, gpt, mlp, moe
+from tilewright.models import convnet, gpt, lstm, mlp, moe
 
 Tensor = torch.Tensor
 Batch = tuple[Tensor, Tensor]
@@ -20,6 +20,7 @@ MODELS: dict[str, tuple[Any, Callable[[], nn.Module], int]] = {
     "gpt small": (gpt, gpt.gpt_small, 4),
     "gpt": (gpt, gpt.gpt, 1),
     "moe": (moe, moe.moe, 2),
+    "lstm": (lstm, lstm.lstm, 4),
     "convnet": (convnet, convnet.convnet, 4),
 }
 

@@ -23,11 +23,53 @@ from tilewright.program import (
     Program,
     Segment,
     View,
+    read,
+    show,
+    verify,
     whole,
 )
 from tilewright.runtime import Executable
 
 from .programs import chain, f32, gather, kernel, linear_relu
+
+SUMS = """\
+program "sums" arena 0
+size n_0 37 from 2
+kernel zero
+  |int zero(char **p, long part, long parts) {
+  |  float *y = (float *)p[1];
+  |  for (long i = 0; i < *(long *)p[0]; i++) y[i] = 0;
+  |  return 0;
+  |}
+kernel add
+  |int add(char **p, long part, long parts) {
+  |  float *h = (float *)p[0], *x = (float *)p[1], *y = (float *)p[3];
+  |  for (long i = 0; i < *(long *)p[2]; i++) y[i] = h[i] + x[i];
+  |  return 0;
+  |}
+buffer x = input f32[3, $"n_0"]
+buffer go = input bool[]
+buffer sizes = sizes i64[1]
+buffer t = arena f32[$"n_0"] at 0
+buffer y = output f32[4, $"n_0"]
+input x "argument" ""
+input go "argument" ""
+segment
+  launch zero (sizes) -> (y{$"n_0"; 1; 0})
+  launch zero (sizes) -> (t)
+loop 3
+segment
+  launch zero (sizes) -> (y{$"n_0"; 1; $"n_0"; $"n_0"})
+branch go
+segment
+  launch add (t, x{$"n_0"; 1; 0; $"n_0"}, sizes) -> (t)
+  launch zero (sizes) -> (y{$"n_0"; 1; $"n_0"; $"n_0"})
+  launch add (y{$"n_0"; 1; $"n_0"; $"n_0"}, t, sizes) -> (y{$"n_0"; 1; $"n_0"; $"n_0"})
+otherwise
+end
+end
+output y
+"""
 
 
 @pytest.fixture
@@ -134,6 +176,21 @@ def test_constants_are_read_as_they_were_saved() -> None:
     )  # fmt: skip
     assert Executable(program).run([])[0].tolist() == [1, 3, 5, 7, 9]
     assert Executable(program).run_arrays([])[0].tolist() == [1, 3, 5, 7, 9]
+
+
+def test_loops_and_branches_move_by_sizes_that_vary() -> None:
+    program = read(SUMS)
+    verify(program)
+    assert show(program) == SUMS
+    executable = Executable(program)
+    for n in (2, 5, 300):
+        x = torch.randint(-9, 9, (3, n)).float()  # sums are exact
+        expected = torch.cat([torch.zeros(1, n), x.cumsum(0)])
+        for go in (True, False):
+            (y,) = executable.run([x, torch.tensor(go)])
+            assert torch.equal(y, expected if go else torch.zeros(4, n))
+            (y,) = executable.run_arrays([x.numpy(), np.array(go)])
+            np.testing.assert_array_equal(y, expected if go else np.zeros((4, n)))
 
 
 def test_empty_tensors_run() -> None:

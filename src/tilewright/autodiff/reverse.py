@@ -7,14 +7,16 @@ node adds terms to the tangents of its operands::
 
 A formula's terms are derived (`formula`).  A composite operator uses its override, or is expanded
 first and differentiated node by node.  A library call is paired with a call to its own derivative
-(`through`).  Where nothing that is asked for depends on a value, nothing is computed for it.
+(`through`).  Control flow has a module of its own (`control`).  Where nothing that is asked for
+depends on a value, nothing is computed for it.
 
 This module does not know which values a backward pass keeps (`split`).
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from tilewright.autodiff.formula import (
     COUNT,
@@ -30,9 +32,23 @@ from tilewright.autodiff.formula import (
 from tilewright.base.errors import UNKNOWN, CaptureError, Origin
 from tilewright.base.expr import Const, Expr, Read, Sym, call, transform
 from tilewright.graph.build import Builder, prune
-from tilewright.graph.ir import CUSTOM, LIBRARY, Formula, Graph, Loop, Node, Role, TensorType, Value
+from tilewright.graph.ir import (
+    CONTROL,
+    CUSTOM,
+    LIBRARY,
+    Formula,
+    Graph,
+    Loop,
+    Node,
+    Role,
+    TensorType,
+    Value,
+)
 from tilewright.graph.notation import normal
 from tilewright.ops import TABLE, expand_where, is_composite
+
+if TYPE_CHECKING:
+    from tilewright.autodiff.halves import Pull
 
 # Library calls whose derivative torch itself gets wrong.
 _UNTRUSTED = ("aten.as_strided_scatter.default",)
@@ -68,12 +84,13 @@ def reverse(
     """
     while chosen := _asked(graph, wrt):  # an expansion may hold composites again
         graph = expand_where(graph, chosen)
+    graph, pulls = _prepared(graph, wrt)
     active = active_values(graph, wrt)
     updated = {position for _, position in graph.updates}
     if of is None:
         of = [k for k in range(len(graph.outputs)) if k not in updated]
     of = [k for k in of if graph.outputs[k].name in active]
-    walk = _Walk(Builder.extending(graph), active)
+    walk = _Walk(Builder.extending(graph), active, pulls)
     tangents = []
     for position in of:
         output = graph.outputs[position]
@@ -102,6 +119,16 @@ def _without_backwards(graph: Graph) -> Graph:
     """Expand the nodes that hold a backward: it has been taken, and they are identities."""
     chosen = {n.outputs[0].name for n in graph.nodes if n.graphs and is_composite(n)}
     return expand_where(graph, chosen)
+
+
+def _prepared(graph: Graph, wrt: Sequence[str]) -> "tuple[Graph, Mapping[str, Pull]]":
+    """Let control flow keep what its gradient needs."""
+    if not any(node.op in CONTROL for node in graph.nodes):
+        return graph, {}
+    # A body is differentiated as a graph is, and a graph holds bodies: each needs the other.
+    from tilewright.autodiff.control import keep_residuals
+
+    return keep_residuals(graph, wrt)
 
 
 def _dependence(
@@ -158,7 +185,7 @@ def _seed(builder: Builder, output: Value, *, ones: bool) -> Value:
     return builder.formula(full(output.type, 1.0), name=f"d_{output.name}")
 
 
-def full(type_: TensorType, value: float) -> Formula:
+def full(type_: TensorType, value: bool | int | float) -> Formula:
     """Return the formula of a tensor that is one number everywhere."""
     loops = tuple(Loop(f"i{k}", dim) for k, dim in enumerate(type_.shape))
     index = tuple(Sym(loop.name) for loop in loops)
@@ -179,9 +206,12 @@ def add_formula(type_: TensorType, count: int) -> Formula:
 class _Walk:
     """The backward walk: a builder that extends the graph, and the terms found so far; final."""
 
-    def __init__(self, builder: Builder, active: frozenset[str]) -> None:
+    def __init__(
+        self, builder: Builder, active: frozenset[str], pulls: "Mapping[str, Pull]"
+    ) -> None:
         self.builder = builder
         self.active = active
+        self.pulls = pulls
         self.terms: defaultdict[str, list[Value]] = defaultdict(list)
 
     def add(self, value: Value, term: Value) -> None:
@@ -207,8 +237,10 @@ class _Walk:
         if all(tangent is None for tangent in tangents):
             return
         operator = TABLE.get(node.op)
-        if operator is not None and operator.vjp is not None:
-            found = operator.vjp(self.builder, node, tangents)
+        own = None if operator is None else operator.vjp
+        pull = self.pulls.get(node.outputs[0].name, own)
+        if pull is not None:
+            found = pull(self.builder, node, tangents)
             for value, term, want in zip(node.inputs, found, wanted, strict=True):
                 if term is not None and want:
                     self.add(value, term)

@@ -48,15 +48,18 @@ class Split:
     depends: tuple[frozenset[int], ...]
 
 
-def split(joint: Joint) -> Split:
-    """Cut a joint graph at the values that are cheapest to keep."""
+def split(joint: Joint, *, dear: frozenset[str] = frozenset()) -> Split:
+    """Cut a joint graph at the values that are cheapest to keep.
+
+    dear: inputs that cost as much to keep as any value: they are not there later by themselves.
+    """
     graph = joint.graph
     count = len(graph.outputs) - sum(position is not None for position in joint.gradients)
     late = _late_nodes(graph, joint)
     early = [node for node in graph.nodes if node.outputs[0].name not in late]
     gradients = graph.outputs[count:]
     needed = _needed(graph, late, gradients, {name for _, name in joint.tangents})
-    kept = _minimum_cut(graph, early, needed)
+    kept = _minimum_cut(graph, early, needed, dear)
     values = {v.name: v for v in graph.inputs} | {v.name: v for n in early for v in n.outputs}
     updated = {name for name, _ in graph.updates}
     made = {name for name in values if name in updated or name not in _input_names(graph)}
@@ -148,12 +151,15 @@ def _needed(
     return frozenset(wanted - made_late - tangents)
 
 
-def _minimum_cut(graph: Graph, early: Sequence[Node], needed: frozenset[str]) -> frozenset[str]:
+def _minimum_cut(
+    graph: Graph, early: Sequence[Node], needed: frozenset[str], dear: frozenset[str]
+) -> frozenset[str]:
     flow = nx.DiGraph()
     flow.add_node("source")
     flow.add_node("sink")
     for value in graph.inputs:
-        _add_value(flow, value, 0.0)  # an input lives on anyway: keeping it costs nothing
+        # An input lives on anyway: mostly, keeping it costs nothing.
+        _add_value(flow, value, float(size(value)) if value.name in dear else 0.0)
         flow.add_edge("source", f"{value.name}<", capacity=_INFINITE)
     for node in early:
         cheap = recomputable(node)

@@ -9,6 +9,7 @@ from tilewright.capture import elementwise_rules as elementwise
 from tilewright.capture import image_rules as images
 from tilewright.capture import inner_rules as inner
 from tilewright.capture import network_rules as network
+from tilewright.capture import recurrent_rules as recurrent
 from tilewright.capture import reduction_rules as reductions
 from tilewright.capture import scatter_rules as scatters
 from tilewright.capture import view_rules as views
@@ -322,6 +323,11 @@ RULES: dict[str, Rule] = {
     "aten.channel_shuffle.default": images.shuffle("channel_shuffle", "groups", "groups"),
     # Attention, chance.
     "aten.scaled_dot_product_attention.default": network.attention,
+    # Recurrent nets.
+    "aten.lstm.input": recurrent.layers("lstm"),
+    "aten.gru.input": recurrent.layers("gru"),
+    "aten.rnn_tanh.input": recurrent.layers("rnn", activation="tanh"),
+    "aten.rnn_relu.input": recurrent.layers("rnn", activation="relu"),
     "tilewright.dropout.default": dropout,
     "tilewright.mark.default": inner.mark,
     "tilewright.pull.default": inner.pull,

@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 from tilewright.base.dtypes import DType
-from tilewright.base.errors import Origin, TilewrightError
+from tilewright.base.errors import Origin, SizesError, TilewrightError
 from tilewright.capture.origin import origin_of_meta
 from tilewright.capture.template import dtype_of
 from tilewright.capture.walk import Importer, is_number
@@ -111,6 +111,8 @@ def apply_rule(rule: Rule, walk: Importer, node: fx.Node) -> Made:
     call = Call(walk, node, arguments, origin_of_meta(node.meta))
     try:
         made = rule.read(call)
+    except SizesError:
+        raise  # compiled for each size, a graph need not leave this call to the library
     except (TilewrightError, AssertionError):
         made = None  # The trace ran the call on these very types: torch can do what we cannot.
     if made is not None and _fits(walk, made, node.meta["val"]):

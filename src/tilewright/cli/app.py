@@ -18,7 +18,7 @@ from tilewright.base.errors import OptionError, TilewrightError
 
 USER_MISTAKE = 2
 INTERRUPTED = 130
-MODEL_HELP = "gpt, gpt-small, mlp, moe, convnet, or package.module:factory"
+MODEL_HELP = "gpt, gpt-small, mlp, moe, lstm, convnet, or package.module:factory"
 
 app = typer.Typer(
     name="tilewright",

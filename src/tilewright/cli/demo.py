@@ -24,7 +24,7 @@ from tilewright.cli.contest import Outcome, Score, compete
 from tilewright.cli.peer import COMPILE, EAGER
 from tilewright.cli.session import CHECKPOINT, Plan, Session, open_session, tell_how_to_resume
 from tilewright.models.text import decode
-from tilewright.program import LibraryCall
+from tilewright.program import LibraryCall, flat
 from tilewright.report import plot_losses
 from tilewright.train import generate
 
@@ -114,7 +114,7 @@ def _open(plan: Plan, start: Path | None, scratch: Path, console: Console) -> Se
         session = open_session(plan, start)
     parameters = sum(parameter.numel() for parameter in session.subject.model.parameters())
     program = session.step.program
-    calls = sum(isinstance(item, LibraryCall) for item in program.instructions)
+    calls = sum(isinstance(item, LibraryCall) for item in flat(program.instructions))
     console.print(
         f"  {parameters:,} parameters, {session.data.per_step:,} tokens a step, compiled in "
         f"{session.compile_seconds:.1f} s: {len(program.kernels)} kernels, {calls} library calls"

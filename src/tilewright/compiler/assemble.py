@@ -2,13 +2,14 @@
 
 The idea: one walk in the graph's order.  A value is a view of a buffer; a strided view of another
 value costs nothing; a fused region is a kernel launch; a contraction is a matrix call on strided
-views; what has no loops is a library call.  Then lifetimes give the arena its addresses.
+views; a sub-graph is a block of instructions (`control`); what has no loops is a library call.
+Then lifetimes give the arena its addresses.
 
 This module takes decisions and writes each down (`Decision`); it does not optimize.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from tilewright.base.errors import UNKNOWN, LibraryCallError, Origin
 from tilewright.base.expr import Call as CallExpr
 from tilewright.base.expr import Const, Expr, Read, Sym
 from tilewright.base.sizes import Sizes, nominal
+from tilewright.compiler import control
 from tilewright.compiler.contraction import as_matrices
 from tilewright.compiler.inplace import updates_in_place
 from tilewright.compiler.library import Call, serve
@@ -25,7 +27,18 @@ from tilewright.compiler.strided import is_contiguous
 from tilewright.compiler.varying import sizes_of
 from tilewright.graph.build import Builder
 from tilewright.graph.classify import classify_contraction
-from tilewright.graph.ir import CONSTANT, FUSED, Formula, Graph, Loop, Node, TensorType, Value
+from tilewright.graph.control import sizes_vary
+from tilewright.graph.ir import (
+    CONSTANT,
+    CONTROL,
+    FUSED,
+    Formula,
+    Graph,
+    Loop,
+    Node,
+    TensorType,
+    Value,
+)
 from tilewright.graph.notation import normal
 from tilewright.graph.views import view_of
 from tilewright.kernels import emit
@@ -54,7 +67,8 @@ from tilewright.program import CONSTANT as CONSTANT_BUFFER
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """How one value is computed: by "kernel", "library", "view", "copy" or "constant", and why."""
+    """How one value is computed: by "kernel", "library", "view", "copy" or "constant", or by the
+    steps of "control" flow, and why."""
 
     value: str
     how: str
@@ -79,39 +93,62 @@ def assemble(graph: Graph, options: Options) -> Assembled:
     Results come in the order of the graph's outputs, without those that are updates: these are
     written into their inputs.  Raises LibraryCallError under `Options(library=False)`.
     """
-    assembly = _Assembly(graph, options)
-    for node in graph.nodes:
-        assembly.node(node)
+    assembly = Assembly(graph, options)
+    for value in graph.inputs:
+        assembly.places[value.name] = assembly.buffer(value, INPUT)
+    updated = {position for _, position in graph.updates}
+    assembly.results = {v.name for k, v in enumerate(graph.outputs) if k not in updated}
+    assembly.run()
     outputs = assembly.deliver()
     return assembly.finish(outputs)
 
 
-@dataclass(slots=True)
-class _Assembly:
-    """The Program in the making; owned by `assemble`."""
+class Assembly:
+    """The Program in the making, or that part of it that comes from a sub-graph; final.
 
-    graph: Graph
-    options: Options
-    places: dict[str, View] = field(default_factory=dict)
-    buffers: dict[str, Buffer] = field(default_factory=dict)
-    kernels: dict[str, KernelSource] = field(default_factory=dict)
-    steps: list[Launch | LibraryCall] = field(default_factory=list)
-    decisions: list[Decision] = field(default_factory=list)
-    results: set[str] = field(default_factory=set)
-    in_place: dict[str, str] = field(default_factory=dict)
-    sizes: Sizes | None = None
+    Mutable: owned by `assemble`.  places: where each value lies.  results: values that are no views
+    of others.  targets: where some of them have to lie.  prefix, depth: of the names of buffers,
+    and how many loops that count are around.
+    """
 
-    def __post_init__(self) -> None:
-        for value in self.graph.inputs:
-            buffer = Buffer(value.name, value.type, INPUT)
-            self.buffers[value.name] = buffer
-            self.places[value.name] = whole(buffer)
-        updated = {position for _, position in self.graph.updates}
-        self.results = {
-            value.name for k, value in enumerate(self.graph.outputs) if k not in updated
-        }
+    def __init__(self, graph: Graph, options: Options) -> None:
+        self.graph = graph
+        self.options = options
+        self.places: dict[str, View] = {}
+        self.buffers: dict[str, Buffer] = {}
+        self.kernels: dict[str, KernelSource] = {}
+        self.steps: list[control.Step] = []
+        self.decisions: list[Decision] = []
+        self.results: set[str] = set()
+        self.targets: dict[str, View] = {}
+        self.in_place: dict[str, str] = {}
+        self.sizes: Sizes | None = None
+        self.prefix = ""
+        self.depth = 0
+
+    def inside(
+        self, graph: Graph, places: Sequence[View], targets: dict[str, View], *, depth: int
+    ) -> "Assembly":
+        """Return the assembly of a sub-graph whose inputs lie at `places`."""
+        made = Assembly(graph, self.options)
+        made.places = dict(zip((value.name for value in graph.inputs), places, strict=True))
+        made.buffers, made.kernels, made.decisions = self.buffers, self.kernels, self.decisions
+        made.results, made.targets = set(targets), targets
+        made.prefix, made.depth = f"{self.prefix}{graph.name}.", depth
+        return made
+
+    def run(self) -> None:
+        """Go through the nodes."""
         self.in_place = updates_in_place(self.graph)
         self.sizes = sizes_of(self.graph)
+        for node in self.graph.nodes:
+            if node.op in CONTROL and self.sizes is not None:
+                raise sizes_vary(node.op, self.sizes.describe(), node.origin)
+            self.node(node)
+
+    def block(self) -> tuple[Instruction, ...]:
+        """Return the instructions so far."""
+        return _segments(self.steps)
 
     # ---------------------------------------------------------------------------- one node
 
@@ -121,6 +158,9 @@ class _Assembly:
             self._constant(node)
         elif node.op == FUSED:
             self._kernel(node, node.graphs[0], "fused region")
+        elif node.op in CONTROL:
+            reason = control.PLACED[node.op](self, node)
+            self._decide(node, "control", reason)
         elif node.outputs[0].name in self.places:
             pass  # the other half of a convolution's gradient was computed along
         elif node.formula is not None:
@@ -132,9 +172,7 @@ class _Assembly:
     def _constant(self, node: Node) -> None:
         value = node.output
         data = np.array(node.attr("value"), dtype=value.type.dtype.numpy)
-        buffer = Buffer(value.name, value.type, CONSTANT_BUFFER, data=data.tobytes())
-        self.buffers[value.name] = buffer
-        self.places[value.name] = whole(buffer)
+        self.places[value.name] = self.buffer(value, CONSTANT_BUFFER, data.tobytes())
         self._decide(node, "constant", f"{data.nbytes} bytes in the program")
 
     def _alias(self, node: Node) -> bool:
@@ -149,7 +187,7 @@ class _Assembly:
         place = None if found is None else found.strided(source.strides, source.offset)
         if place is None:
             return False
-        view = View(source.buffer, _shape(value), place.strides, place.offset)
+        view = replace(source, shape=_shape(value), strides=place.strides, offset=place.offset)
         self.places[value.name] = view
         self._decide(node, "view", f"strides {view.strides} of {view.buffer}")
         return True
@@ -164,10 +202,10 @@ class _Assembly:
         sources = dict(zip(formula.operands, node.inputs, strict=True))
         left, right = (self.places[sources[r.tensor].name] for r in (found.left, found.right))
         dtype = node.output.type.dtype
-        result = self._place(node.output)
+        result = self.place(node.output)
 
         def scratch(loops: Sequence[Loop]) -> View:
-            return self._scratch(f"{node.output.name}_product", _over(loops, dtype))
+            return self.scratch(f"{node.output.name}_product", _over(loops, dtype))
 
         call = as_matrices(found, left, right, result, self._gathered, scratch)
         slots = (("%", 0), ("%", 1))
@@ -206,10 +244,8 @@ class _Assembly:
     ) -> None:
         outputs = []
         for value in node.outputs:
-            buffer = Buffer(value.name, value.type, LIBRARY)
-            self.buffers[value.name] = buffer
-            self.places[value.name] = whole(buffer)
-            outputs.append(whole(buffer))
+            self.places[value.name] = self.buffer(value, LIBRARY)
+            outputs.append(self.places[value.name])
         step = LibraryCall(
             call.target,
             call.args,
@@ -235,7 +271,7 @@ class _Assembly:
         }
         made = emit(body, strides)
         self.kernels.setdefault(made.name, KernelSource(made.name, made.text))
-        outputs = tuple(self._place(value) for value in node.outputs)
+        outputs = tuple(self.place(value) for value in node.outputs)
         views += [self._sizes()] if made.sizes else []
         self.steps.append(Launch(made.name, tuple(views), outputs, made.parts, node.origin))
         self._decide(node, "kernel", f"{reason}: {made.name}", made.flops, made.bytes)
@@ -248,17 +284,31 @@ class _Assembly:
 
     # ------------------------------------------------------------------------------ places
 
-    def _place(self, value: Value) -> View:
-        """Choose the buffer of a value: its input if updated in place, an output, or the arena."""
-        if value.name in self.in_place:
+    def place(self, value: Value) -> View:
+        """Choose where a value lies: where it has to, in its input if updated in place, in an
+        output, or in the arena."""
+        if value.name in self.targets:
+            place = self.targets[value.name]
+        elif value.name in self.in_place:
             place = self.places[self.in_place[value.name]]
         else:
-            kind = OUTPUT if value.name in self.results else ARENA
-            buffer = Buffer(value.name, value.type, kind)
-            self.buffers[value.name] = buffer
-            place = whole(buffer)
+            place = self.buffer(value, OUTPUT if value.name in self.results else ARENA)
         self.places[value.name] = place
         return place
+
+    def buffer(self, value: Value, kind: str, data: bytes = b"") -> View:
+        """Add the buffer of a value; those of the graph itself have its name."""
+        name = self._fresh(f"{self.prefix}{value.name}") if self.prefix else value.name
+        made = self.buffers[name] = Buffer(name, value.type, kind, data=data)
+        return whole(made)
+
+    def _fresh(self, wish: str) -> str:
+        name, count = wish, 0
+        taken = () if self.prefix else self.places
+        while name in self.buffers or name in taken or name == "sizes":
+            count += 1
+            name = f"{wish}_{count}"
+        return name
 
     def _dense(self, view: View) -> View:
         """Library calls take strides in which the last dim is dense; others are copied."""
@@ -270,14 +320,15 @@ class _Assembly:
     def _gathered(self, view: View, index: Sequence[Expr], loops: Sequence[Loop]) -> View:
         """Copy `view[index]` to a dense tensor over `loops`."""
         dtype = self.buffers[view.buffer].type.dtype
-        target = self._scratch(f"{view.buffer}_dense", _over(loops, dtype))
+        target = self.scratch(f"{view.buffer}_dense", _over(loops, dtype))
         target_index = tuple(Sym(loop.name) for loop in loops)
         value = Read("x", tuple(index))
         formula = Formula(("x",), tuple(loops), target_index, "=", value, _over(loops, dtype))
         self._launch(normal(formula), view, target, f"{view.buffer} made dense for its reader")
         return target
 
-    def _copy(self, source: View, target: View, reason: str) -> None:
+    def copy(self, source: View, target: View, reason: str) -> None:
+        """Copy one view to another."""
         loops = _loops(source.shape)
         index = tuple(Sym(loop.name) for loop in loops)
         type_ = _over(loops, self.buffers[source.buffer].type.dtype)
@@ -294,14 +345,11 @@ class _Assembly:
         self.steps.append(Launch(made.name, inputs, (target,), made.parts))
         self.decisions.append(Decision(target.buffer, "copy", reason, bytes=made.bytes))
 
-    def _scratch(self, wish: str, type_: TensorType) -> View:
-        name, count = wish, 0
-        while name in self.buffers or name in self.places or name == "sizes":
-            count += 1
-            name = f"{wish}_{count}"
-        buffer = Buffer(name, type_, ARENA)
-        self.buffers[name] = buffer
-        return whole(buffer)
+    def scratch(self, wish: str, type_: TensorType) -> View:
+        """Add a buffer in the arena that is no value's own."""
+        name = self._fresh(wish)
+        made = self.buffers[name] = Buffer(name, type_, ARENA)
+        return whole(made)
 
     # ------------------------------------------------------------------------- the results
 
@@ -319,26 +367,27 @@ class _Assembly:
             place = self.places[value.name]
             kind = self.buffers[place.buffer].kind
             if kind not in (OUTPUT, LIBRARY) or place.buffer in handed or not is_contiguous(place):
-                target = self._scratch(f"{value.name}_result", value.type)
+                target = self.scratch(f"{value.name}_result", value.type)
                 self.buffers[target.buffer] = replace(self.buffers[target.buffer], kind=OUTPUT)
-                self._copy(place, target, "a result has memory of its own")
+                self.copy(place, target, "a result has memory of its own")
                 place = target
             handed.add(place.buffer)
             outputs.append(place)
-        self._write_updates({name: self.graph.outputs[at] for at, name in updated.items()})
+        self.write_updates({name: self.graph.outputs[at] for at, name in updated.items()})
         return tuple(outputs)
 
-    def _write_updates(self, updates: Mapping[str, Value]) -> None:
+    def write_updates(self, updates: Mapping[str, Value]) -> None:
         """Write each input's new value; what is read from another updated input is copied first."""
         places = {name: self.places[value.name] for name, value in updates.items()}
         targets = {name: self.places[name] for name in updates}
+        written = {target.buffer for target in targets.values()}
         for name, place in places.items():
-            if place.buffer in updates and place != targets[name]:
-                places[name] = self._scratch(f"{name}_new", updates[name].type)
-                self._copy(place, places[name], f"{place.buffer} is written before {name} is")
+            if place.buffer in written and place != targets[name]:
+                places[name] = self.scratch(f"{name}_new", updates[name].type)
+                self.copy(place, places[name], f"{place.buffer} is written before {name} is")
         for name, place in places.items():
             if place != targets[name]:
-                self._copy(place, targets[name], f"{name} is written at the end")
+                self.copy(place, targets[name], f"{name} is written at the end")
 
     def finish(self, outputs: tuple[View, ...]) -> Assembled:
         """Give the arena its addresses and put the Program together."""
@@ -346,7 +395,7 @@ class _Assembly:
             self.graph.name,
             tuple(self.buffers.values()),
             tuple(self.kernels.values()),
-            _segments(self.steps),
+            self.block(),
             tuple(Input(value.name, self.graph.role(value.name)) for value in self.graph.inputs),
             outputs,
             tuple(name for name, _ in self.graph.updates),
@@ -404,8 +453,8 @@ def _spread(
     return normal(Formula(("x",), tuple(loops), target, "=", value, type_))
 
 
-def _segments(steps: Sequence[Launch | LibraryCall]) -> tuple[Instruction, ...]:
-    """Put launches between two library calls into one segment."""
+def _segments(steps: Sequence[control.Step]) -> tuple[Instruction, ...]:
+    """Put launches between two library calls, loops or branches into one segment."""
     instructions: list[Instruction] = []
     launches: list[Launch] = []
     for step in steps:

@@ -8,7 +8,7 @@ This module does not know kernels: copies are asked for.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilewright.base.expr import Expr
 from tilewright.base.sizes import least_of, same
@@ -75,7 +75,8 @@ def _arranged(view: View, index: Sequence[Expr], groups: Groups) -> View | None:
     strided = place(index, view.strides, list(extents), extents, view.offset)
     if strided is None:
         return None
-    whole = View(view.buffer, tuple(extents.values()), strided.strides, strided.offset)
+    shape = tuple(extents.values())
+    whole = replace(view, shape=shape, strides=strided.strides, offset=strided.offset)
     ends = [sum(len(group) for group in groups[: at + 1]) for at in range(len(groups))]
     return grouped(whole, [range(end - len(g), end) for end, g in zip(ends, groups, strict=True)])
 
@@ -101,4 +102,4 @@ def _volume(loops: Sequence[Loop]) -> int:
 
 
 def _drop(view: View) -> View:
-    return View(view.buffer, view.shape[1:], view.strides[1:], view.offset)
+    return replace(view, shape=view.shape[1:], strides=view.strides[1:])

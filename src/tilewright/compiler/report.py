@@ -6,7 +6,7 @@ This module does not decide anything; it writes down what `assemble` decided.
 from collections import Counter
 from typing import TYPE_CHECKING, Protocol
 
-from tilewright.program import LibraryCall, Segment
+from tilewright.program import LibraryCall, Segment, flat
 
 if TYPE_CHECKING:
     from tilewright.compiler.pipeline import Built
@@ -33,8 +33,10 @@ def explain_built(built: "Built") -> str:
     for decision in built.decisions:
         origin = f"   {decision.origin}" if str(decision.origin) else ""
         lines.append(f"  {decision.value:<{width}}  {decision.how:<8}  {decision.reason}{origin}")
-    calls = Counter(item.target for item in program.instructions if isinstance(item, LibraryCall))
-    segments = [item for item in program.instructions if isinstance(item, Segment)]
+    calls = Counter(
+        item.target for item in flat(program.instructions) if isinstance(item, LibraryCall)
+    )
+    segments = [item for item in flat(program.instructions) if isinstance(item, Segment)]
     launches = sum(len(segment.launches) for segment in segments)
     lines.append(
         f"  {launches} kernel launches of {len(program.kernels)} kernels in {len(segments)} native "

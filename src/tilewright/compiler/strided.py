@@ -7,6 +7,7 @@ This module knows shapes and strides only.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tilewright.base.sizes import same
 from tilewright.program import View
@@ -41,7 +42,7 @@ def grouped(view: View, groups: Sequence[Sequence[int]]) -> View | None:
             return None
         shape.append(merged[0])
         strides.append(merged[1])
-    return View(view.buffer, tuple(shape), tuple(strides), view.offset)
+    return replace(view, shape=tuple(shape), strides=tuple(strides))
 
 
 def is_contiguous(view: View) -> bool:

@@ -175,8 +175,8 @@ class Builder:
         )
         known = dict(zip((value.name for value in graph.inputs), args, strict=True))
         for node in graph.nodes:
-            if origin is not None and node.origin == UNKNOWN:
-                node = replace(node, origin=origin)
+            if origin is not None:
+                node = _placed(node, origin)
             moved = replace(node, inputs=tuple(known[value.name] for value in node.inputs))
             for old, new in zip(node.outputs, self.add(moved), strict=True):
                 known[old.name] = new
@@ -192,6 +192,17 @@ class Builder:
             tuple(updates),
             tuple(self.roles),
         )
+
+
+def _placed(node: Node, origin: Origin) -> Node:
+    """Give an origin to a node that has none, and to those of its sub-graphs."""
+    graphs = tuple(
+        replace(graph, nodes=tuple(_placed(inner, origin) for inner in graph.nodes))
+        for graph in node.graphs
+    )
+    if node.origin != UNKNOWN:
+        origin = node.origin
+    return replace(node, graphs=graphs, origin=origin)
 
 
 def nest(array: np.ndarray, dtype: DType) -> Attr:

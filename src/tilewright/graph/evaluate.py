@@ -1,8 +1,9 @@
 """The oracle: run a graph with NumPy, by the operators' meaning.
 
-The idea: a node that carries a formula is its formula, a fused node is its body, a composite
-operator is what `expand` says it is, and a library call is what `library` computes; nothing else
-has a meaning here.  `wide` computes all floats in float64 and rounds nothing.
+The idea: a node that carries a formula is its formula, a fused node is its body, control flow runs
+its sub-graphs one step after another, a composite operator is what `expand` says it is, and a
+library call is what `library` computes; nothing else has a meaning here.
+`wide` computes all floats in float64 and rounds nothing.
 
 This module does not know the operator table nor torch: both come in as arguments.
 """
@@ -17,14 +18,18 @@ from tilewright.base import algebra
 from tilewright.base.dtypes import DType
 from tilewright.base.errors import UNKNOWN, DTypeError, GraphError, Origin, ShapeError
 from tilewright.base.expr import Const, Expr, Sym, substitute
+from tilewright.graph.control import scan_of, while_of
 from tilewright.graph.evaluate_contraction import evaluate_contraction
 from tilewright.graph.evaluate_grid import evaluate_grid
 from tilewright.graph.evaluate_scalar import Array, held
 from tilewright.graph.ir import (
+    COND,
     CONSTANT,
     CUSTOM,
     FUSED,
     LIBRARY,
+    SCAN,
+    WHILE,
     Dim,
     Formula,
     Graph,
@@ -131,6 +136,8 @@ def _node(node: Node, arrays: list[Array], sizes: Sizes, meaning: Meaning) -> li
         made: Sequence[Array] = [np.array(node.attr("value"), dtype=dtype)]
     elif node.op in (FUSED, CUSTOM):
         made = _run(node.graphs[0], arrays, sizes, meaning)
+    elif node.op in _CONTROL:
+        made = _CONTROL[node.op](node, arrays, sizes, meaning)
     elif node.formula is not None:
         formula = static_formula(node.formula, sizes)
         made = [meaning.formula(formula, arrays, wide=wide, origin=node.origin)]
@@ -142,6 +149,42 @@ def _node(node: Node, arrays: list[Array], sizes: Sizes, meaning: Meaning) -> li
         _fitting(node, np.asarray(array), type_, wide=wide)
         for array, type_ in zip(made, types, strict=True)
     ]
+
+
+def _scan(node: Node, arrays: list[Array], sizes: Sizes, meaning: Meaning) -> Sequence[Array]:
+    scan = scan_of(node)
+    parts = scan.part(arrays)
+    carries = list(parts.carries)
+    made: list[list[Array]] = [[] for _ in node.outputs[scan.carries :]]
+    for at in scan.order():
+        elements = [sequence[at] for sequence in parts.sequences]
+        found = _run(scan.body, [*carries, *elements, *parts.closed], sizes, meaning)
+        carries = list(found[: scan.carries])
+        for results, result in zip(made, found[scan.carries :], strict=True):
+            results.append(result)
+    stacked = []
+    for value, results in zip(node.outputs[scan.carries :], made, strict=True):
+        shape = [extent(dim, sizes) for dim in value.type.shape]
+        array = np.empty(shape, dtype=_kept(value.type.dtype, wide=meaning.wide))
+        for at, result in zip(scan.order(), results, strict=True):
+            array[at] = result
+        stacked.append(array)
+    return [*carries, *stacked]
+
+
+def _cond(node: Node, arrays: list[Array], sizes: Sizes, meaning: Meaning) -> Sequence[Array]:
+    return _run(node.graphs[0 if arrays[0] else 1], arrays[1:], sizes, meaning)
+
+
+def _while(node: Node, arrays: list[Array], sizes: Sizes, meaning: Meaning) -> Sequence[Array]:
+    loop = while_of(node)
+    carries, closed = arrays[: loop.carries], arrays[loop.carries :]
+    while _run(loop.test, [*carries, *closed], sizes, meaning)[0]:
+        carries = list(_run(loop.body, [*carries, *closed], sizes, meaning))
+    return carries
+
+
+_CONTROL = {SCAN: _scan, COND: _cond, WHILE: _while}
 
 
 def _library(node: Node, arrays: list[Array], meaning: Meaning) -> Sequence[Array]:

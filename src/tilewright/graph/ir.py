@@ -11,13 +11,16 @@ Grammar
     formula = Formula(operands, loops, index, op, value, type, where, at, fill)
     attr    = None | bool | int | float | str | tuple of attrs
 
-- `op` is a name of the operator table, or one of the five names the IR itself knows:
+- `op` is a name of the operator table, or one of the names the IR itself knows:
   `formula` (the node carries its own loops, printed as the formula), `fused` (one kernel: its
   sub-graph holds formula nodes), `constant` (attrs: value, nested tuples), `library` (a call to
   ATen; attrs: target, how the operands fill its arguments, and `through`: the derivatives and
   batches taken of it, innermost first) and `custom` (a graph with a gradient of its own: the
   sub-graphs are what it computes, and the gradient, from operands, results and the tangents of the
   results in `of` to the gradients of the operands in `wrt`).
+- Control flow holds sub-graphs, which read nothing but their inputs (`control` has the details):
+  `scan` runs its graph once for each index of a leading dim and hands carries on from step to step,
+  `cond` runs one of its two graphs, `while` its second as long as its first says so.
 - There are no effects.  A mutated input is an output as well, and `updates` pairs the two: at the
   end of a run, output `k` is written into input `name`.  An input may be updated once.
 - `roles` says what an input is for: "argument", "parameter", "buffer", "state", "seed", "tangent",
@@ -38,7 +41,9 @@ Attr = None | bool | int | float | str | tuple["Attr", ...]
 
 FORMULA, FUSED, CONSTANT, LIBRARY = "formula", "fused", "constant", "library"
 CUSTOM = "custom"
-BUILT_IN = (FORMULA, FUSED, CONSTANT, LIBRARY, CUSTOM)
+SCAN, COND, WHILE = "scan", "cond", "while"
+CONTROL = (SCAN, COND, WHILE)
+BUILT_IN = (FORMULA, FUSED, CONSTANT, LIBRARY, CUSTOM, *CONTROL)
 
 
 def _same_dim(a: Dim, b: Dim) -> bool:

@@ -1,20 +1,21 @@
 """Run passes over a graph, one after another, and hold each to what it promises.
 
 The idea: a pass is a frozen value with a name that maps a graph to a graph.  `needs` names what
-must hold before it, `ensures` what holds after it.  The runner checks that needs are met, that a
-value which keeps its name keeps its type, and, where asked to, that the graph still verifies; an
-error says which pass it came from.
+must hold before it, `ensures` what holds after it.  A pass sees one graph; the runner applies it to
+the sub-graphs of control flow too, so that no pass needs to know of them.  The runner checks that
+needs are met, that a value which keeps its name keeps its type, and, where asked to, that the graph
+still verifies; an error says which pass it came from.
 
 This module does not know any pass.
 """
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from tilewright.base.errors import GraphError, Origin
-from tilewright.graph.ir import Graph, TensorType
+from tilewright.graph.ir import CONTROL, Graph, Node, TensorType
 from tilewright.graph.verify import verify as verify_graph
 
 
@@ -86,14 +87,28 @@ def run(
 
 def _applied(step: Pass, graph: Graph, *, verify: bool) -> Graph:
     try:
-        after = step(graph)
-        _keep_types(graph, after)
+        after = _everywhere(step, graph)
         if verify:
             verify_graph(after)
     except Exception as error:
         error.add_note(f"in pass {step.name!r} on graph {graph.name!r}")
         raise
     return after
+
+
+def _everywhere(step: Pass, graph: Graph) -> Graph:
+    """Apply a pass to a graph, then to the bodies of the control flow that it left or made."""
+    after = step(graph)
+    _keep_types(graph, after)
+    if any(node.op in CONTROL for node in after.nodes):
+        after = replace(after, nodes=tuple(_with_bodies(step, node) for node in after.nodes))
+    return after
+
+
+def _with_bodies(step: Pass, node: Node) -> Node:
+    if node.op not in CONTROL:
+        return node
+    return replace(node, graphs=tuple(_everywhere(step, body) for body in node.graphs))
 
 
 def _keep_types(before: Graph, after: Graph) -> None:

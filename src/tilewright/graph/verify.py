@@ -15,12 +15,17 @@ from tilewright.base import dtypes, scalar
 from tilewright.base.dtypes import BOOL, I64, DType
 from tilewright.base.errors import UNKNOWN, GraphError, Origin
 from tilewright.base.expr import Call, Const, Expr, Read, names, reads, walk
+from tilewright.graph.control import problems as control_problems
 from tilewright.graph.ir import (
+    COND,
     CONSTANT,
+    CONTROL,
     CUSTOM,
     FORMULA,
     FUSED,
     LIBRARY,
+    SCAN,
+    WHILE,
     Attr,
     Dim,
     Formula,
@@ -206,6 +211,9 @@ _SHAPES: dict[str, Shape] = {
         ("operands", lambda node: not node.inputs),
         ("the attribute 'value'", lambda node: "value" in dict(node.attrs)),
     ),
+    SCAN: (*_NO_LOOPS, ("exactly one body", lambda node: len(node.graphs) == 1)),
+    COND: (*_NO_LOOPS, ("exactly two branches", lambda node: len(node.graphs) == 2)),
+    WHILE: (*_NO_LOOPS, ("exactly a test and a body", lambda node: len(node.graphs) == 2)),
     LIBRARY: (
         *_NO_GRAPHS,
         *_NO_LOOPS,
@@ -289,6 +297,13 @@ def _bodies_fit(graph: Graph) -> Iterator[Problem]:
                     found=inner.op,
                     where=inner.origin,
                 )
+
+
+def _control_fits(graph: Graph) -> Iterator[Problem]:
+    for node in graph.nodes:
+        if node.op in CONTROL and all(fits(node) for _, fits in _SHAPES[node.op]):
+            for summary, expected, found in control_problems(node):
+                yield Problem(summary, expected, found, node.origin)
 
 
 # ---------------------------------------------------------------------------------------- formulas
@@ -418,6 +433,7 @@ RULES = (
     Rule("attributes", "an attribute is plain data under a name of its own", _attrs_well_formed),
     Rule("constants", "a constant holds what its type says", _constants_fit),
     Rule("bodies", "the body of a fused node has its signature, and formulas only", _bodies_fit),
+    Rule("control flow", "what goes into a sub-graph and comes out is of one type", _control_fits),
     Rule("formula types", "a node has its formula's type and operands", _formulas_typed),
     Rule("reductions", "a formula's reduction exists and fits its type", _formulas_reduce),
     Rule(

@@ -11,6 +11,7 @@ FACTORIES: tuple[tuple[str, str], ...] = (
     ("gpt", "tilewright.models.gpt:gpt"),
     ("gpt-small", "tilewright.models.gpt:gpt_small"),
     ("moe", "tilewright.models.moe:moe"),
+    ("lstm", "tilewright.models.lstm:lstm"),
     ("convnet", "tilewright.models.convnet:convnet"),
 )
 """Short names of the models here, and where their factories are."""

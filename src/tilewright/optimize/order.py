@@ -14,6 +14,7 @@ from tilewright.optimize.algebraic import Algebraic
 from tilewright.optimize.constants import FoldConstants
 from tilewright.optimize.dead_code import DeadCode
 from tilewright.optimize.expand import Expand
+from tilewright.optimize.scans import TidyScans
 from tilewright.optimize.subexpressions import CommonSubexpressions
 from tilewright.optimize.views import SimplifyViews
 
@@ -28,6 +29,7 @@ def simplifications(keep: Callable[[Node], bool] = lambda _: False) -> tuple[Pas
         SimplifyViews(),
         Algebraic(),
         CommonSubexpressions(),
+        TidyScans(),
         DeadCode(),
     )
     return (DeadCode(), Expand(keep), *round_, *round_)

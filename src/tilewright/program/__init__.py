@@ -13,25 +13,30 @@ from tilewright.program.ir import (
     OUTPUT,
     SIZES,
     ZERO_DIVISION,
+    Branch,
     Buffer,
     Input,
     Instruction,
     KernelSource,
     Launch,
     LibraryCall,
+    Loop,
     Program,
     Segment,
     Template,
     View,
     Vjp,
+    While,
     contiguous,
     reach,
     whole,
 )
 from tilewright.program.layers import Layer, Transforms, layer_of, wrap
 from tilewright.program.store import from_bytes, load, save, to_bytes
-from tilewright.program.syntax import read, show
-from tilewright.program.verify import lifetimes, steps, verify
+from tilewright.program.syntax import read
+from tilewright.program.text import show
+from tilewright.program.verify import verify
+from tilewright.program.walk import blocks, depth, flat, lifetimes, steps
 
 __all__ = [
     "Program",
@@ -42,6 +47,9 @@ __all__ = [
     "Segment",
     "Launch",
     "LibraryCall",
+    "Loop",
+    "While",
+    "Branch",
     "Vjp",
     "Layer",
     "Transforms",
@@ -64,6 +72,9 @@ __all__ = [
     "reach",
     "whole",
     "steps",
+    "flat",
+    "blocks",
+    "depth",
     "lifetimes",
     "verify",
     "bind",

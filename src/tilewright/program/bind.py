@@ -10,7 +10,7 @@ This module does not know kernels or when anything runs.
 """
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from tilewright.base.errors import ProgramError, ShapeError
@@ -20,13 +20,17 @@ from tilewright.program.ir import (
     ARENA,
     CONSTANT,
     SIZES,
+    Branch,
     Buffer,
     Instruction,
     Launch,
+    LibraryCall,
+    Loop,
     Program,
     Segment,
     Template,
     View,
+    While,
 )
 
 ALIGNMENT = 64  # bytes between the starts of arena buffers: a cache line, the widest vector
@@ -56,7 +60,7 @@ def bind(program: Program, values: Mapping[str, int]) -> Program:
     return replace(
         program,
         buffers=tuple(placed),
-        instructions=tuple(_instruction(item, number) for item in program.instructions),
+        instructions=_block(program.instructions, number),
         outputs=tuple(_view(view, number) for view in program.outputs),
         arena_bytes=arena_bytes,
         sizes=None,
@@ -156,9 +160,25 @@ def _placed(buffers: list[Buffer]) -> tuple[list[Buffer], int]:
     return placed, total
 
 
+def _block(items: Sequence[Instruction], number: Number) -> tuple[Instruction, ...]:
+    return tuple(_instruction(item, number) for item in items)
+
+
 def _instruction(item: Instruction, number: Number) -> Instruction:
-    if isinstance(item, Segment):
-        return Segment(tuple(_launch(launch, number) for launch in item.launches))
+    match item:
+        case Segment(launches):
+            return Segment(tuple(_launch(launch, number) for launch in launches))
+        case LibraryCall():
+            return _call(item, number)
+        case Loop(body, count):
+            return Loop(_block(body, number), count)
+        case While(test, holds, body):
+            return While(_block(test, number), _view(holds, number), _block(body, number))
+        case Branch(holds, then, otherwise):
+            return Branch(_view(holds, number), _block(then, number), _block(otherwise, number))
+
+
+def _call(item: LibraryCall, number: Number) -> LibraryCall:
     return replace(
         item,
         args=tuple(_template(arg, number) for arg in item.args),
@@ -177,7 +197,8 @@ def _launch(launch: Launch, number: Number) -> Launch:
 def _view(view: View, number: Number) -> View:
     shape = tuple(number(dim) for dim in view.shape)
     strides = tuple(number(stride) for stride in view.strides)
-    return View(view.buffer, shape, strides, number(view.offset))
+    steps = tuple(number(step) for step in view.steps)
+    return View(view.buffer, shape, strides, number(view.offset), steps)
 
 
 def _template(template: Template, number: Number) -> Template:

@@ -16,10 +16,13 @@ Grammar
                         constant  `data`, read only
                         library   allocated by the library call that writes it
                         sizes     the values of the sizes that vary, int64, for the kernels
-    view        = View(buffer, shape, strides, offset)        strides and offset in elements
+    view        = View(buffer, shape, strides, offset, steps) strides, offset, steps in elements
     kernel      = KernelSource(name, text)
     instruction = Segment(launches)                           native, one entry into C
                 | LibraryCall(target, args, kwargs, inputs, outputs, results, vjp, through)
+                | Loop(body, count)                           instructions, `count` times
+                | While(test, holds, body)                    as long as `holds`, after each test
+                | Branch(holds, then, otherwise)
     launch      = Launch(kernel, inputs, outputs, parts, origin)
     input       = Input(buffer, role)
     template    = ("%", i) | ("list", ...) | ("dtype", name) | ("device", name)
@@ -37,12 +40,15 @@ Grammar
   opened; None and numbers count) and `results` says which of them the outputs take.  With a `vjp`
   the call is the gradient of `target`: inputs are its operands, then the tangents; outputs are the
   gradients.  `through` says further derivatives and batches, innermost first (`layers`).
+- **Loops.**  Inside `Loop`s a view may move: in iteration i of the loop around it, `i * step`
+  elements on; `steps` counts loops from the outermost, those left out move nothing.  What one
+  iteration hands to the next lies in a buffer that was written before the loop.
 - **Updates** name the inputs that a run writes in place.  An output that views an input buffer is
   that input.  Arena and constant memory is never handed out.
-- **Sizes that vary.**  Where a program has `sizes`, any extent, stride, offset, number of parts or
-  integer argument of a library call may be a `Size`, and an arena buffer says which others it
-  stands `above` in place of an offset.  `bind` gives the program for one value of each size; that
-  is what runs.
+- **Sizes that vary.**  Where a program has `sizes`, any extent, stride, offset, step, number of
+  parts or integer argument of a library call may be a `Size`, and an arena buffer says which others
+  it stands `above` in place of an offset.  `bind` gives the program for one value of each size;
+  that is what runs.
 - **A Program is code.**  Who can write the file can run what they like: load only your own.
 
 This module knows structs only; `verify`, `syntax` and `store` work on them.
@@ -134,12 +140,16 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Some elements of a buffer, as a tensor of the buffer's dtype."""
+    """Some elements of a buffer, as a tensor of the buffer's dtype.
+
+    steps: by how much the view moves with each iteration of the loops around, outermost first.
+    """
 
     buffer: str
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     offset: int = 0
+    steps: tuple[int, ...] = ()
 
     def __eq__(self, other: object) -> bool:
         # Sizes that vary are equal where they are known to be, whatever the example says.
@@ -149,6 +159,7 @@ class View:
             and all_same(self.shape, other.shape)
             and all_same(self.strides, other.strides)
             and same(self.offset, other.offset)
+            and all_same(self.steps, other.steps)
         )
 
 
@@ -228,7 +239,33 @@ class LibraryCall:
             object.__setattr__(self, "results", tuple(range(len(self.outputs))))
 
 
-Instruction = Segment | LibraryCall
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """Instructions that run `count` times, one time after the other."""
+
+    body: tuple["Instruction", ...]
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class While:
+    """Run `test`, and where then `holds` (a bool of rank 0) is true, `body`, and so on."""
+
+    test: tuple["Instruction", ...]
+    holds: View
+    body: tuple["Instruction", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """Run `then` where `holds` (a bool of rank 0) is true, else `otherwise`."""
+
+    holds: View
+    then: tuple["Instruction", ...]
+    otherwise: tuple["Instruction", ...]
+
+
+Instruction = Segment | LibraryCall | Loop | While | Branch
 
 ARGUMENT = Role()
 

@@ -4,7 +4,9 @@ The idea: the rule that is broken knows the step or the line, whoever asked know
 Program's name; an error says both.  This module does not know any rule.
 """
 
-from tilewright.base.errors import ProgramError
+from typing import NoReturn
+
+from tilewright.base.errors import UNKNOWN, Origin, ProgramError
 
 COMPILE_AGAIN = "compile the model again and save it"
 
@@ -19,3 +21,14 @@ def placed(error: ProgramError, place: str) -> ProgramError:
         where="   ".join(part for part in (place, error.where) if part),
         mend=error.mend or COMPILE_AGAIN,
     )
+
+
+def refuse(summary: str, expected: str, found: object, where: Origin = UNKNOWN) -> NoReturn:
+    """Raise for a rule that is broken."""
+    raise ProgramError(summary, expected=expected, found=str(found), where=where)
+
+
+def require(holds: bool, summary: str, expected: str, found: object) -> None:
+    """Raise unless a rule holds."""
+    if not holds:
+        refuse(summary, expected, found)

@@ -15,10 +15,11 @@ from pathlib import Path
 from tilewright.base.errors import ProgramError
 from tilewright.program.ir import Program
 from tilewright.program.refusal import COMPILE_AGAIN, placed
-from tilewright.program.syntax import read, show
+from tilewright.program.syntax import read
+from tilewright.program.text import show
 from tilewright.program.verify import verify
 
-FORMAT = 1
+FORMAT = 2
 HEADER = re.compile(rb"tilewright program ([0-9]{1,9}) sha256 ([0-9a-f]{64})\n")
 
 

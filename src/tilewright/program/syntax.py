@@ -1,4 +1,4 @@
-"""A Program as text, and back: `read(show(program)) == program`.
+"""The text of a Program, and how it is read: `read(show(program)) == program`.
 
 The idea: one line for each thing, the kernels' C text set off by a bar, so that a saved Program is
 a page that a person can read and a diff can compare.  The reader takes nothing on trust: what it
@@ -20,6 +20,20 @@ Grammar
       launch scale (x, c{2; 0; 1}) -> (t) parts 2 origin "model.py" 12 "x * s" "layers.0"
     call aten.mm.out (%0, %1) {} (x, t) -> (y) results [0]
     call aten.cat.default ([%0, %1], -1) {} (x, t, dy) -> (dx) gradient [0] of [0]
+    loop 64
+    segment
+      launch cell (h, x{8; 1; 0; 8}) -> (h)
+    end
+    while go
+    ...
+    do
+    ...
+    end
+    branch go
+    ...
+    otherwise
+    ...
+    end
     output y
 
 Where sizes vary, these lines come first, and `$"n_0*64"` stands where a number may::
@@ -28,174 +42,41 @@ Where sizes vary, these lines come first, and `$"n_0*64"` stands where a number 
     assume $"n_0 - 3" ge
     buffer t = arena f32[$"n_0", 64] above [x]
 
-A view of a whole buffer is the buffer's name; else `name{shape; strides; offset}`.
+A view of a whole buffer is the buffer's name; else `name{shape; strides; offset}`, and `; steps`
+where it moves with the loops around.
 """
 
 import base64
 import binascii
-import json
-from collections.abc import Iterable, Iterator
 
 from tilewright.base.dtypes import BY_NAME
 from tilewright.base.errors import UNKNOWN, Origin, ProgramError
-from tilewright.base.sizes import INFINITY, PREFIX, Limits, Size, Sizes, all_same, same
+from tilewright.base.sizes import INFINITY, PREFIX, Limits, Size, Sizes
 from tilewright.graph.ir import Role, TensorType
 from tilewright.program.ir import (
-    ARENA,
-    CONSTANT,
+    Branch,
     Buffer,
     Input,
     Instruction,
     KernelSource,
     Launch,
     LibraryCall,
+    Loop,
     Program,
     Segment,
     Template,
     View,
     Vjp,
+    While,
     contiguous,
     whole,
 )
 from tilewright.program.layers import Layer
 from tilewright.program.refusal import COMPILE_AGAIN
-from tilewright.program.tokens import Line
+from tilewright.program.text import BAR
+from tilewright.program.tokens import DEEPEST, Line
 
-BAR = "  |"
 RELATIONS = ("ge", "eq", "ne")
-
-
-# ---- writing ------------------------------------------------------------------------------------
-
-
-def show(program: Program) -> str:
-    """Return the text of a Program."""
-    buffers = {buffer.name: buffer for buffer in program.buffers}
-    lines = [f"program {json.dumps(program.name)} arena {program.arena_bytes}"]
-    lines.extend(_show_sizes(program.sizes))
-    for kernel in program.kernels:
-        lines.append(f"kernel {kernel.name}")
-        lines.extend(BAR + line for line in kernel.text.split("\n"))
-    lines.extend(_show_buffer(buffer) for buffer in program.buffers)
-    for item in program.inputs:
-        role = f"{json.dumps(item.role.kind)} {json.dumps(item.role.source)}"
-        lines.append(f"input {item.buffer} {role}")
-    lines.extend(f"update {name}" for name in program.updates)
-    for instruction in program.instructions:
-        lines.extend(_show_instruction(instruction, buffers))
-    lines.extend(f"output {show_view(view, buffers)}" for view in program.outputs)
-    return "\n".join(lines) + "\n"
-
-
-def _show_sizes(sizes: Sizes | None) -> Iterator[str]:
-    if sizes is None:
-        return
-    for name, value in sizes.values.items():
-        bound = sizes.limits[name]
-        most = f" to {bound.high}" if bound.high < INFINITY else ""
-        yield f"size {name} {value} from {bound.low}{most}"
-    for key, relation in sizes.assumptions:
-        yield f"assume ${json.dumps(_bare(sizes.text(key)))} {relation}"
-
-
-def _number(value: int) -> str:
-    return f"${json.dumps(_bare(str(value)))}" if isinstance(value, Size) else str(value)
-
-
-def _bare(text: str) -> str:
-    return text[1:-1] if text.startswith("(") else text
-
-
-def _show_buffer(buffer: Buffer) -> str:
-    text = f"buffer {buffer.name} = {buffer.kind} {buffer.dtype}{_ints(buffer.shape)}"
-    if not all_same(buffer.strides, contiguous(buffer.shape)):
-        text += f" strides {_ints(buffer.strides)}"
-    if buffer.above:
-        text += f" above [{', '.join(buffer.above)}]"
-    elif buffer.kind == ARENA:
-        text += f" at {buffer.offset}"
-    if buffer.kind == CONSTANT:
-        text += f' data "{base64.b64encode(buffer.data).decode("ascii")}"'
-    return text
-
-
-def show_view(view: View, buffers: dict[str, Buffer]) -> str:
-    """Return the text of a view, given the buffers by name."""
-    if view == whole(buffers[view.buffer]):
-        return view.buffer
-    shape, strides = _commas(view.shape), _commas(view.strides)
-    return f"{view.buffer}{{{shape}; {strides}; {_number(view.offset)}}}"
-
-
-def _show_instruction(instruction: Instruction, buffers: dict[str, Buffer]) -> list[str]:
-    if isinstance(instruction, Segment):
-        return ["segment", *(_show_launch(item, buffers) for item in instruction.launches)]
-    return [_show_call(instruction, buffers)]
-
-
-def _show_launch(launch: Launch, buffers: dict[str, Buffer]) -> str:
-    text = f"  launch {launch.kernel} {_flow(launch, buffers)}"
-    if not same(launch.parts, 1):
-        text += f" parts {_number(launch.parts)}"
-    return text + _show_origin(launch.origin)
-
-
-def _show_call(call: LibraryCall, buffers: dict[str, Buffer]) -> str:
-    args = ", ".join(show_template(arg) for arg in call.args)
-    kwargs = ", ".join(f"{key}={show_template(value)}" for key, value in call.kwargs)
-    text = f"call {call.target} ({args}) {{{kwargs}}} {_flow(call, buffers)}"
-    text += f" results {_ints(call.results)}"
-    if call.vjp is not None:
-        text += f" gradient {_ints(call.vjp.inputs)} of {_ints(call.vjp.results)}"
-    for layer in call.through:
-        text += f" through {layer.kind} {_ints(layer.inputs)} {_ints(layer.results)}"
-        text += f" {layer.size} {json.dumps(layer.randomness)}"
-    return text + _show_origin(call.origin)
-
-
-def _flow(step: Launch | LibraryCall, buffers: dict[str, Buffer]) -> str:
-    sides = (step.inputs, step.outputs)
-    texts = [", ".join(show_view(view, buffers) for view in side) for side in sides]
-    return f"({texts[0]}) -> ({texts[1]})"
-
-
-def _show_origin(origin: Origin) -> str:
-    if origin == UNKNOWN:
-        return ""
-    file, code, module = (json.dumps(s) for s in (origin.file, origin.code, origin.module))
-    return f" origin {file} {origin.line} {code} {module}"
-
-
-def show_template(template: Template) -> str:
-    """Return the text of a library call's argument: `%0`, `[%0, 1]`, `:f32`, `(1, 2)`, `none`."""
-    match template:
-        case ("%", int(i)):
-            return f"%{i}"
-        case ("dtype", str(name)):
-            return f":{name}"
-        case ("list", *items):
-            return f"[{', '.join(show_template(item) for item in items)}]"
-        case tuple(items):
-            return f"({', '.join(show_template(item) for item in items)})"
-        case None | True | False:
-            return str(template).lower()
-        case str(text):
-            return json.dumps(text)
-        case Size():
-            return _number(template)
-        case _:
-            return repr(template)
-
-
-def _ints(values: Iterable[int]) -> str:
-    return f"[{_commas(values)}]"
-
-
-def _commas(values: Iterable[int]) -> str:
-    return ", ".join(map(_number, values))
-
-
-# ---- reading ------------------------------------------------------------------------------------
 
 
 def read(text: str) -> Program:
@@ -217,6 +98,7 @@ class _Reader:
             )
         self.lines = text[:-1].split("\n")
         self.at = 0
+        self.nesting = 0
         self.buffers: dict[str, Buffer] = {}
         self.kernels: list[KernelSource] = []
         self.inputs: list[Input] = []
@@ -241,6 +123,9 @@ class _Reader:
             "update": self.update,
             "segment": self.segment,
             "call": self.call,
+            "loop": self.loop,
+            "while": self.while_,
+            "branch": self.branch,
             "output": self.output,
         }
         while self.at < len(self.lines):
@@ -341,6 +226,57 @@ class _Reader:
             launches.append(self.launch(self.next_line()))
         self.instructions.append(Segment(tuple(launches)))
 
+    def loop(self, line: Line) -> None:
+        count = line.integer()
+        line.end()
+        self.instructions.append(Loop(self.block("end"), count))
+
+    def while_(self, line: Line) -> None:
+        holds = self.view(line)
+        line.end()
+        self.instructions.append(While(self.block("do"), holds, self.block("end")))
+
+    def branch(self, line: Line) -> None:
+        holds = self.view(line)
+        line.end()
+        self.instructions.append(Branch(holds, self.block("otherwise"), self.block("end")))
+
+    def block(self, last: str) -> tuple[Instruction, ...]:
+        """Take the instructions up to a line that is `last`."""
+        kinds = {
+            "segment": self.segment,
+            "call": self.call,
+            "loop": self.loop,
+            "while": self.while_,
+            "branch": self.branch,
+        }
+        outside, self.instructions = self.instructions, []
+        self.nesting += 1
+        while True:
+            if self.at >= len(self.lines):
+                raise ProgramError(
+                    "the text of a program ends inside a loop or branch",
+                    expected=f"a line {last!r}",
+                    found="the end of the text",
+                    where=f"line {len(self.lines)}",
+                    mend=COMPILE_AGAIN,
+                )
+            line = self.next_line()
+            word = line.name()
+            if word == last:
+                line.end()
+                break
+            if word not in kinds or self.nesting > DEEPEST:
+                line.refuse(
+                    f"{word!r} begins no line inside a loop or branch",
+                    f"{last} or one of {', '.join(kinds)}, at most {DEEPEST} in each other",
+                    repr(word),
+                )
+            kinds[word](line)
+        self.nesting -= 1
+        made, self.instructions = tuple(self.instructions), outside
+        return made
+
     def launch(self, line: Line) -> Launch:
         line.expect("launch")
         kernel = line.name()
@@ -399,8 +335,11 @@ class _Reader:
         shape = tuple(line.separated(line.integer, ";"))
         strides = tuple(line.separated(line.integer, ";"))
         offset = line.integer()
-        line.expect("}")
-        return View(name, shape, strides, offset)
+        moves = line.take(";")
+        steps = tuple(line.separated(line.integer, "}")) if moves else ()
+        if not moves:
+            line.expect("}")
+        return View(name, shape, strides, offset, steps)
 
 
 def _bytes(line: Line) -> bytes:

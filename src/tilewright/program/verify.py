@@ -1,19 +1,17 @@
 """Judge a Program, whoever made it: raise `ProgramError` where it breaks a rule of `ir`.
 
-The idea: walk the instructions once, in order, knowing for each buffer whether it has been written
-and when it is last used; memory that two live values share is found by a sweep over that time.
-Reading before writing is judged by whole buffers.  This module does not know what a kernel's text
-or a library target computes.
+The idea: each thing is judged alone, then the instructions in time (`order`); memory that two live
+values share is found by a sweep over that time.  This module does not know what a kernel's text or
+a library target computes.
 """
 
 import bisect
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from typing import NoReturn
+from collections.abc import Iterable
 
 from tilewright.base.dtypes import BY_NAME
-from tilewright.base.errors import UNKNOWN, Origin, ProgramError
+from tilewright.base.errors import UNKNOWN, ProgramError
 from tilewright.program.bind import bind, check_above
 from tilewright.program.ir import (
     ARENA,
@@ -23,19 +21,16 @@ from tilewright.program.ir import (
     LIBRARY,
     OUTPUT,
     Buffer,
-    Instruction,
     Launch,
     LibraryCall,
     Program,
-    Segment,
     Template,
-    View,
     Vjp,
-    reach,
-    whole,
 )
 from tilewright.program.layers import fault
-from tilewright.program.refusal import placed
+from tilewright.program.order import LARGEST, check_order, check_view, said
+from tilewright.program.refusal import placed, refuse, require
+from tilewright.program.walk import lifetimes, steps
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 KERNEL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -43,7 +38,6 @@ TARGET = re.compile(r"aten\.[A-Za-z_][A-Za-z0-9_]*\.[A-Za-z_][A-Za-z0-9_]*")
 RESERVED = "tilewright_"
 """Names of kernels do not begin so: the runtime's own C functions do."""
 
-LARGEST = 1 << 47
 MOST_PARTS = 1 << 20
 DEEPEST = 16
 
@@ -70,39 +64,11 @@ def _judge(program: Program) -> None:
     for buffer in program.buffers:
         _check_buffer(buffer, program.arena_bytes)
     _check_signature(program, buffers)
-    for instruction in program.instructions:
-        if isinstance(instruction, LibraryCall):
-            _check_call(instruction)
-    lifetimes = _check_order(program, buffers)
-    _check_arena(program, lifetimes)
-
-
-def steps(program: Program) -> Iterator[Launch | LibraryCall]:
-    """Yield the launches and library calls one by one, as they run."""
-    for instruction in program.instructions:
-        yield from _steps_of(instruction)
-
-
-def lifetimes(program: Program) -> dict[str, tuple[int, int]]:
-    """Return for each buffer the first and the last of `steps` that touch it."""
-    found: dict[str, tuple[int, int]] = {}
-    for time, step in enumerate(steps(program)):
-        for view in (*step.inputs, *step.outputs):
-            found[view.buffer] = (found.get(view.buffer, (time, time))[0], time)
-    return found
-
-
-def _steps_of(instruction: Instruction) -> tuple[Launch | LibraryCall, ...]:
-    return instruction.launches if isinstance(instruction, Segment) else (instruction,)
-
-
-def _refuse(summary: str, expected: str, found: object, where: Origin = UNKNOWN) -> NoReturn:
-    raise ProgramError(summary, expected=expected, found=str(found), where=where)
-
-
-def _require(holds: bool, summary: str, expected: str, found: object) -> None:
-    if not holds:
-        _refuse(summary, expected, found)
+    for step in steps(program):
+        if isinstance(step, LibraryCall):
+            _check_call(step)
+    check_order(program, buffers)
+    _check_arena(program, lifetimes(program))
 
 
 def _twice(names: Iterable[str]) -> str:
@@ -114,7 +80,7 @@ def _twice(names: Iterable[str]) -> str:
 def _table(program: Program) -> dict[str, Buffer]:
     buffers = {buffer.name: buffer for buffer in program.buffers}
     twice = _twice(buffer.name for buffer in program.buffers)
-    _require(not twice, "two buffers of a program have one name", "each name once", twice)
+    require(not twice, "two buffers of a program have one name", "each name once", twice)
     return buffers
 
 
@@ -123,20 +89,20 @@ def _check_kernels(program: Program) -> None:
     plain = "letters, digits and _, a digit not first"
     for kernel in program.kernels:
         name = kernel.name
-        _require(
+        require(
             bool(KERNEL_NAME.fullmatch(name)),
             f"{name!r} cannot be the name of a kernel",
             plain,
             repr(name),
         )
-        _require(
+        require(
             not name.startswith(RESERVED),
             f"the kernel name {name!r} is reserved",
             f"a name that does not begin with {RESERVED}",
             repr(name),
         )
-        _require(name not in known, f"two kernels have the name {name!r}", "each name once", name)
-        _require(
+        require(name not in known, f"two kernels have the name {name!r}", "each name once", name)
+        require(
             name in kernel.text,
             f"the text of kernel {name!r} does not define it",
             f"a C function {name}",
@@ -151,11 +117,11 @@ def _check_kernels(program: Program) -> None:
 def _check_launch(launch: Launch, known: set[str]) -> None:
     if launch.kernel not in known:
         names = f"one of {', '.join(sorted(known))}" if known else "none: there are no kernels"
-        _refuse(
+        refuse(
             f"no kernel has the name {launch.kernel!r}", names, repr(launch.kernel), launch.origin
         )
     if not 1 <= launch.parts <= MOST_PARTS:
-        _refuse(
+        refuse(
             f"a launch of {launch.kernel!r} has an impossible number of parts",
             f"1 to {MOST_PARTS}",
             launch.parts,
@@ -165,39 +131,39 @@ def _check_launch(launch: Launch, known: set[str]) -> None:
 
 def _check_buffer(buffer: Buffer, arena_bytes: int) -> None:
     name, shape = buffer.name, buffer.type.shape
-    _require(
+    require(
         bool(NAME.fullmatch(name)),
         f"{name!r} cannot be the name of a buffer",
         "letters, digits, _ and ., neither a digit nor . first",
         repr(name),
     )
-    _require(
+    require(
         buffer.kind in KINDS,
         f"buffer {name!r} is of no known kind",
         f"one of {', '.join(KINDS)}",
         repr(buffer.kind),
     )
-    _require(
+    require(
         buffer.dtype.name in BY_NAME,
         f"buffer {name!r} is of no known dtype",
         f"one of {', '.join(BY_NAME)}",
         buffer.dtype,
     )
     sound = all(isinstance(dim, int) and 0 <= dim <= LARGEST for dim in shape)
-    _require(
+    require(
         sound,
         f"the shape of buffer {name!r} is impossible",
         f"extents from 0 to {LARGEST}",
         list(shape),
     )
     fits = len(buffer.strides) == len(shape) and all(0 <= s <= LARGEST for s in buffer.strides)
-    _require(
+    require(
         fits,
         f"the strides of buffer {name!r} do not fit its shape",
         f"{len(shape)} strides from 0 to {LARGEST}, for the shape {list(shape)}",
         list(buffer.strides),
     )
-    _require(
+    require(
         buffer.bytes <= LARGEST,
         f"buffer {name!r} is impossibly large",
         f"at most {LARGEST} bytes",
@@ -210,34 +176,34 @@ def _check_contents(buffer: Buffer, arena_bytes: int) -> None:
     """Check what only some kinds of buffers have: data, and a place in the arena."""
     name, end = buffer.name, buffer.offset + buffer.bytes
     if buffer.kind == CONSTANT:
-        _require(
+        require(
             len(buffer.data) == buffer.bytes,
             f"constant {name!r} does not have the data its type asks for",
             f"{buffer.bytes} bytes",
             f"{len(buffer.data)} bytes",
         )
     else:
-        _require(
+        require(
             not buffer.data,
             f"buffer {name!r} has data but is no constant",
             "no data",
             f"{len(buffer.data)} bytes in a buffer of the kind {buffer.kind}",
         )
     if buffer.kind == ARENA:
-        _require(
+        require(
             buffer.offset % buffer.dtype.bytes == 0,
             f"buffer {name!r} is not aligned to its elements",
             f"an offset that {buffer.dtype.bytes} divides",
             buffer.offset,
         )
-        _require(
+        require(
             buffer.offset >= 0 and end <= arena_bytes <= LARGEST,
             f"buffer {name!r} is not inside the arena",
             f"bytes 0 to {arena_bytes}, in an arena of at most {LARGEST}",
             f"bytes {buffer.offset} to {end}",
         )
     else:
-        _require(
+        require(
             buffer.offset == 0,
             f"buffer {name!r} has an offset but is not in the arena",
             "the offset 0",
@@ -248,86 +214,54 @@ def _check_contents(buffer: Buffer, arena_bytes: int) -> None:
 def _check_signature(program: Program, buffers: dict[str, Buffer]) -> None:
     given = [item.buffer for item in program.inputs]
     expected = sorted(buffer.name for buffer in program.buffers if buffer.kind == INPUT)
-    _require(
+    require(
         sorted(given) == expected,
         "the inputs of a program are not its input buffers, each once",
         str(expected),
         given,
     )
     updated = program.updates
-    _require(
+    require(
         len(set(updated)) == len(updated) and set(updated) <= set(given),
         "the updates of a program are not among its inputs, each once",
         f"some of {given}",
         list(updated),
     )
     for view in program.outputs:
-        _check_view(view, buffers, UNKNOWN)
+        check_view(view, buffers, UNKNOWN)
         kind = buffers[view.buffer].kind
-        _require(
+        require(
             kind in (OUTPUT, LIBRARY, INPUT),
             f"an output views {kind} memory ({view.buffer!r}), which no caller may hold",
             f"memory of the kind {OUTPUT}, {LIBRARY} or {INPUT}",
             kind,
         )
-        _require(
+        require(
             all(s >= 0 for s in view.strides),
             "an output has a negative stride",
             "strides of at least 0",
-            _said(view),
-        )
-
-
-def _said(view: View) -> str:
-    return (
-        f"view of {view.buffer!r}: shape {list(view.shape)}, strides {list(view.strides)}, "
-        f"offset {view.offset}"
-    )
-
-
-def _check_view(view: View, buffers: dict[str, Buffer], where: Origin) -> None:
-    if view.buffer not in buffers:
-        names = f"one of {', '.join(buffers)}" if buffers else "none: there are no buffers"
-        _refuse(f"no buffer has the name {view.buffer!r}", names, repr(view.buffer), where)
-    buffer = buffers[view.buffer]
-    fits = len(view.shape) == len(view.strides) and all(0 <= n <= LARGEST for n in view.shape)
-    if not fits or any(abs(s) > LARGEST for s in view.strides):
-        _refuse(
-            f"the strides of a view of {view.buffer!r} do not fit its shape",
-            f"one stride for each extent, all within {LARGEST}",
-            _said(view),
-            where,
-        )
-    low, high = reach(view.shape, view.strides)
-    if view.offset < 0 or view.offset + low < 0 or view.offset + high > buffer.elements:
-        _refuse(
-            f"a view reaches outside buffer {view.buffer!r}",
-            f"elements 0 to {buffer.elements}",
-            f"elements {view.offset + low} to {view.offset + high}",
-            where,
+            said(view),
         )
 
 
 def _check_call(call: LibraryCall) -> None:
     name, where = call.target, call.origin
     if not TARGET.fullmatch(name):
-        _refuse(
-            f"{name!r} is no ATen operator with its overload", "aten.NAME.OVERLOAD", name, where
-        )
+        refuse(f"{name!r} is no ATen operator with its overload", "aten.NAME.OVERLOAD", name, where)
     for template in (*call.args, *(value for _, value in call.kwargs)):
         _check_template(template, call, 0)
     keys = [key for key, _ in call.kwargs]
     if len(set(keys)) != len(keys) or not all(KERNEL_NAME.fullmatch(key) for key in keys):
-        _refuse(f"{name} has impossible argument names", "names, each once", keys, where)
+        refuse(f"{name} has impossible argument names", "names, each once", keys, where)
     if call.vjp is not None:
         _check_vjp(call, call.vjp)
     wrong = fault(call.through, len(call.inputs), len(call.outputs))
     if wrong is not None:
-        _refuse(f"a layer of {name} {wrong[0]}", wrong[1], wrong[2], where)
+        refuse(f"a layer of {name} {wrong[0]}", wrong[1], wrong[2], where)
     which = call.results if call.vjp is None else call.vjp.inputs
     counted = not call.through  # what layers give, `fault` has counted
     if (counted and len(call.outputs) != len(which)) or any(i < 0 for i in call.results):
-        _refuse(
+        refuse(
             f"{name} does not say which result each output is",
             f"{len(call.outputs)} positions, for {len(call.outputs)} outputs",
             list(which if call.vjp else call.results),
@@ -335,10 +269,10 @@ def _check_call(call: LibraryCall) -> None:
         )
     for view in (*call.inputs, *call.outputs):
         if any(stride < 0 for stride in view.strides):
-            _refuse(
+            refuse(
                 f"{name} has an operand with a negative stride",
                 "strides of at least 0",
-                _said(view),
+                said(view),
                 where,
             )
 
@@ -346,14 +280,14 @@ def _check_call(call: LibraryCall) -> None:
 def _check_vjp(call: LibraryCall, vjp: Vjp) -> None:
     operands = len(call.inputs) - len(vjp.results)
     if not all(0 <= i < operands for i in vjp.inputs):
-        _refuse(
+        refuse(
             f"the gradient of {call.target} names operands it has not",
             f"positions below {operands}",
             list(vjp.inputs),
             call.origin,
         )
     if any(i < 0 for i in vjp.results):
-        _refuse(
+        refuse(
             f"the gradient of {call.target} names a result it has not",
             "positions from 0",
             list(vjp.results),
@@ -371,99 +305,21 @@ def _check_template(template: Template, call: LibraryCall, depth: int) -> None:
     name, where = call.target, call.origin
     if depth > DEEPEST:
         deep = f"at most {DEEPEST} levels"
-        _refuse(f"the arguments of {name} are nested too deep", deep, "more", where)
+        refuse(f"the arguments of {name} are nested too deep", deep, "more", where)
     match template:
         case ("%", *rest):
             operands = _operands(call)
             match rest:
                 case [int(i)] if 0 <= i < operands:
                     return
-            _refuse(f"{name} has no operand {rest}", f"a position below {operands}", rest, where)
+            refuse(f"{name} has no operand {rest}", f"a position below {operands}", rest, where)
         case ("dtype", *rest):
             if len(rest) != 1 or rest[0] not in BY_NAME:
                 known = f"one of {', '.join(BY_NAME)}"
-                _refuse(f"{name} names no known dtype", known, rest, where)
+                refuse(f"{name} names no known dtype", known, rest, where)
         case tuple(parts):
             for part in parts:
                 _check_template(part, call, depth + 1)
-
-
-def _check_order(program: Program, buffers: dict[str, Buffer]) -> dict[str, tuple[int, int]]:
-    """Check every view of every step, in time; return the lifetimes."""
-    written = {b.name for b in program.buffers if b.kind in (INPUT, CONSTANT)}
-    for step in steps(program):
-        for view in step.inputs:
-            _check_view(view, buffers, step.origin)
-            if view.buffer not in written:
-                _refuse(
-                    f"buffer {view.buffer!r} is read before it is written",
-                    "an input, a constant, or what an earlier step wrote",
-                    f"{buffers[view.buffer].kind} buffer {view.buffer!r}",
-                    step.origin,
-                )
-        for view in step.outputs:
-            _check_view(view, buffers, step.origin)
-            _check_write(view, buffers[view.buffer], step, program.updates, written)
-        written.update(view.buffer for view in step.outputs)
-    for view in program.outputs:
-        if view.buffer not in written:
-            _refuse(
-                f"buffer {view.buffer!r} is an output but is never written",
-                "a step that writes it",
-                "none",
-            )
-    return lifetimes(program)
-
-
-def _check_write(
-    view: View,
-    buffer: Buffer,
-    step: Launch | LibraryCall,
-    updates: tuple[str, ...],
-    written: set[str],
-) -> None:
-    name, where = buffer.name, step.origin
-    if buffer.kind == CONSTANT:
-        _refuse(f"constant {name!r} is written", "constants that are only read", _said(view), where)
-    if buffer.kind == INPUT and name not in updates:
-        _refuse(
-            f"input {name!r} is written but is not among the updates",
-            f"updates with {name!r}, or no step that writes it",
-            f"updates {list(updates)}",
-            where,
-        )
-    if buffer.kind == LIBRARY:
-        _check_library_write(view, buffer, step, written)
-    elif any(s == 0 and n > 1 for n, s in zip(view.shape, view.strides, strict=True)):
-        _refuse(
-            f"elements of buffer {name!r} are written twice at once",
-            "strides other than 0",
-            _said(view),
-            where,
-        )
-
-
-def _check_library_write(
-    view: View, buffer: Buffer, step: Launch | LibraryCall, written: set[str]
-) -> None:
-    name, where = buffer.name, step.origin
-    if not isinstance(step, LibraryCall) or name in written:
-        _refuse(
-            f"buffer {name!r} belongs to one library call but is written again",
-            "one library call that writes it",
-            f"a launch of {step.kernel!r}" if isinstance(step, Launch) else "two calls",
-            where,
-        )
-    if view != whole(buffer):
-        _refuse(
-            f"a library call allocates all of buffer {name!r}, not a view",
-            _said(whole(buffer)),
-            _said(view),
-            where,
-        )
-    times = sum(other.buffer == name for other in step.outputs)
-    if times > 1:
-        _refuse(f"a library call writes buffer {name!r} twice", "once", f"{times} times", where)
 
 
 def _check_arena(program: Program, lives: dict[str, tuple[int, int]]) -> None:
@@ -481,7 +337,7 @@ def _check_arena(program: Program, lives: dict[str, tuple[int, int]]) -> None:
         at = bisect.bisect_left(live, buffer.offset, key=_offset)
         for other in live[max(at - 1, 0) : at + 1]:
             if buffer.offset < _end(other) and other.offset < _end(buffer):
-                _refuse(
+                refuse(
                     f"{other.name!r} and {buffer.name!r} share memory while both are in use",
                     "no byte in common",
                     f"bytes {other.offset} to {_end(other)} and {buffer.offset} to {_end(buffer)}",

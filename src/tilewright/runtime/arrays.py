@@ -19,12 +19,15 @@ from tilewright.program import (
     OUTPUT,
     Buffer,
     Input,
+    LibraryCall,
     Program,
     Segment,
     View,
+    depth,
     whole,
 )
-from tilewright.runtime.segments import NONE, Call, NativeSegment, failure
+from tilewright.runtime.control import Step, Truth, bind_steps, truth
+from tilewright.runtime.segments import NONE, Call, NativeSegment, failure, segments_of
 from tilewright.runtime.threads import find_team, thread_count
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -37,10 +40,11 @@ class ArrayContext:
 
     def __init__(self, program: Program, segments: Sequence[NativeSegment]) -> None:
         self.program = program
-        self.segments = segments
+        self.functions = dict(zip(map(id, segments_of(program)), segments, strict=True))
         self.numbers = {buffer.name: i for i, buffer in enumerate(program.buffers)}
         self.addresses = array.array("Q", [0] * (len(program.buffers) + 1))
-        self.call = Call(self.addresses.buffer_info()[0], None, 1)
+        self.index = array.array("l", [0] * (depth(program.instructions) + 1))
+        self.call = Call(self.addresses.buffer_info()[0], None, 1, self.index.buffer_info()[0])
         team = find_team()
         if team is not None:
             self.call.team = ctypes.pointer(team)
@@ -54,6 +58,7 @@ class ArrayContext:
                 block[:] = np.frombuffer(buffer.data, dtype=np.uint8)
                 self.constants.append(block)
                 self.addresses[number] = block.ctypes.data
+        self.steps = bind_steps(program.instructions, self.index, self._bind_leaf, self._truth)
 
     def run(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
         """Return the outputs for the inputs; write the updates."""
@@ -77,7 +82,9 @@ class ArrayContext:
                 held[buffer.name] = _strided(memory, whole(buffer))
         for name, value in held.items():
             self.addresses[self.numbers[name]] = value.ctypes.data
-        self._run_segments()
+        self.call.threads = thread_count()
+        for step in self.steps:
+            step()
         for given, item in zip(inputs, program.inputs, strict=True):
             if item.buffer in program.updates and held[item.buffer] is not given:
                 given[...] = held[item.buffer]
@@ -93,13 +100,19 @@ class ArrayContext:
                     mend="pass a copy of it",
                 )
 
-    def _run_segments(self) -> None:
-        self.call.threads = thread_count()
-        segments = [item for item in self.program.instructions if isinstance(item, Segment)]
-        for segment, function in zip(segments, self.segments, strict=True):
-            outcome = function(ctypes.addressof(self.call))
+    def _bind_leaf(self, item: Segment | LibraryCall) -> Step:
+        assert isinstance(item, Segment), "a program with library calls does not run on arrays"
+        function, address = self.functions[id(item)], ctypes.addressof(self.call)
+
+        def step() -> None:
+            outcome = function(address)
             if outcome != NONE:
-                raise failure(segment, outcome)
+                raise failure(item, outcome)
+
+        return step
+
+    def _truth(self, view: View) -> Truth:
+        return truth(self.addresses, self.numbers[view.buffer], view, self.index)
 
     def _keep_apart(self, held: dict[str, Array]) -> None:
         for name in self.program.updates:

@@ -14,7 +14,7 @@ import numpy as np
 
 from tilewright import program as programs
 from tilewright.base.errors import LibraryCallError, ShapeError
-from tilewright.program import LibraryCall, Program, bind, values_of, verify
+from tilewright.program import LibraryCall, Program, bind, flat, values_of, verify
 from tilewright.runtime.arrays import Array, ArrayContext
 from tilewright.runtime.segments import Kernels, NativeSegment, build_segments
 from tilewright.runtime.toolchain import Toolchain
@@ -47,7 +47,9 @@ class Executable:
 
     def _start(self, program: Program, segments: tuple[NativeSegment, ...]) -> None:
         self.program = program
-        self.library_calls = sum(isinstance(item, LibraryCall) for item in program.instructions)
+        self.library_calls = sum(
+            isinstance(item, LibraryCall) for item in flat(program.instructions)
+        )
         self._segments = segments
         self._bound: dict[tuple[int, ...], Executable] = {}
         self._plan: TensorPlan | None = None

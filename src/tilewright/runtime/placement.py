@@ -4,11 +4,14 @@ The idea: where a Program says buffer, offset and strides, torch has storage and
 This module does not know when anything runs.
 """
 
+import array
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 
 from tilewright.program import CONSTANT, Buffer, Program, View
+from tilewright.runtime.control import shift
 
 Tensor = torch.Tensor
 Lens = Callable[[Tensor], Tensor]
@@ -64,6 +67,31 @@ class RememberedLens:
         made = self.made
         if made is None or made.data_ptr() != tensor.data_ptr() + self.bytes:
             self.made = made = look(tensor.detach(), self.view)
+        return made
+
+
+class MovingLens:
+    """Makes the view where the loops around are now; of memory that stays, each one once.
+
+    block: where the view's buffer lies, if it stays there: a block of bytes, the buffer, its start.
+    """
+
+    def __init__(
+        self, view: View, index: "array.array[int]", block: tuple[Tensor, Buffer, int] | None
+    ) -> None:
+        self.view = view
+        self.index = index
+        self.block = block
+        self.made: dict[int, Tensor] = {}
+
+    def __call__(self, tensor: Tensor) -> Tensor:
+        moved = shift(self.view, self.index)
+        made = self.made.get(moved)
+        if made is None:
+            view = replace(self.view, offset=self.view.offset + moved)
+            if self.block is None:
+                return look(tensor, view)
+            made = self.made[moved] = place(*self.block, view)
         return made
 
 

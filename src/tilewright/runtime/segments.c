@@ -1,7 +1,8 @@
 /* Runs the launches of one segment: on the calling thread, or on a team with barriers between. */
 
 typedef int Kernel(char **p, long part, long parts);
-/* Pointer i of a segment is at `offset` bytes from the start of buffer `buffer`. */
+/* Pointer i of a segment is at `offset` bytes from the start of buffer `buffer`; `moves` of a segment
+   says for each pointer by how many bytes it moves with each iteration of the loops around. */
 typedef struct { long buffer, offset; } Place;
 /* A launch: its pointers begin at `first`; `barrier`: all before it must be complete. */
 typedef struct { Kernel *kernel; long first, parts, barrier; } Step;
@@ -9,7 +10,7 @@ typedef struct {
   void (*parallel)(void (*work)(void *), void *argument, unsigned threads, unsigned flags);
   int (*size)(void), (*rank)(void);
 } Team;
-typedef struct { char **buffers; const Team *team; long threads; } Call;
+typedef struct { char **buffers; const Team *team; long threads; const long *index; } Call;
 /* All that the threads of one run share; it lives on the caller's stack, so runs may overlap. */
 typedef struct {
   const Step *steps;
@@ -128,9 +129,12 @@ static void work(void *argument) {
 
 /* Returns NONE, or 256 * step + code of the launch that failed. */
 long tilewright_run(const Step *steps, long count, const Place *places, long pointers, long wide,
-                    const Call *call) {
+                    const long *moves, long depth, const Call *call) {
   char *p[pointers + 1];
-  for (long i = 0; i < pointers; i++) p[i] = call->buffers[places[i].buffer] + places[i].offset;
+  for (long i = 0; i < pointers; i++) {
+    p[i] = call->buffers[places[i].buffer] + places[i].offset;
+    for (long loop = 0; loop < depth; loop++) p[i] += moves[i * depth + loop] * call->index[loop];
+  }
   Run run = {steps, count, p, call->team, NONE, 0, 0, 0};
   if (wide && call->threads > 1 && call->team)
     call->team->parallel(work, &run, (unsigned)call->threads, 0);

@@ -24,6 +24,7 @@ from tilewright.program import (
     Program,
     Segment,
     View,
+    flat,
     reach,
     steps,
 )
@@ -40,7 +41,8 @@ typedef int Kernel(char **p, long part, long parts);
 typedef struct { long buffer, offset; } Place;
 typedef struct { Kernel *kernel; long first, parts, barrier; } Step;
 typedef struct Call Call;
-extern long tilewright_run(const Step *, long, const Place *, long, long, const Call *);
+extern long tilewright_run(const Step *, long, const Place *, long, long, const long *, long,
+                           const Call *);
 """
 
 
@@ -51,6 +53,7 @@ class Call(ctypes.Structure):
         ("buffers", ctypes.c_void_p),
         ("team", ctypes.POINTER(Team)),
         ("threads", ctypes.c_long),
+        ("index", ctypes.c_void_p),
     )
 
 
@@ -59,11 +62,11 @@ NativeSegment = Callable[[int], int]
 
 
 def build_segments(program: Program, toolchain: Toolchain | None) -> tuple[NativeSegment, ...]:
-    """Compile and load the segments, in order; their calls count buffers in the program's order.
+    """Compile and load the segments, in the order of `flat`; calls count buffers in the program's.
 
     Without launches nothing is compiled, and without a toolchain given the system's is found.
     """
-    segments = [item for item in program.instructions if isinstance(item, Segment)]
+    segments = segments_of(program)
     if not any(segment.launches for segment in segments):
         return tuple(_nothing for _ in segments)
     texts = {f"kernel {kernel.name}": kernel.text for kernel in program.kernels}
@@ -89,8 +92,8 @@ class Kernels:
         """Return the segments of a program without sizes that vary, which has these kernels."""
         numbers = {buffer.name: i for i, buffer in enumerate(program.buffers)}
         buffers = {buffer.name: buffer for buffer in program.buffers}
-        segments = [item for item in program.instructions if isinstance(item, Segment)]
-        return tuple(self._segment(item.launches, numbers, buffers) for item in segments)
+        launches = [segment.launches for segment in segments_of(program)]
+        return tuple(self._segment(items, numbers, buffers) for items in launches)
 
     def _segment(
         self, launches: Sequence[Launch], numbers: dict[str, int], buffers: dict[str, Buffer]
@@ -100,19 +103,21 @@ class Kernels:
             return _nothing
         kernels = (ctypes.c_long * len(self.names)).in_dll(library, "tilewright_kernels")
         address = dict(zip(self.names, kernels, strict=True))
-        places, rows = _rows(launches, numbers, buffers)
+        places, rows, moves, depth = _rows(launches, numbers, buffers)
         steps = [(address[kernel], *rest) for kernel, *rest in rows]
         step_table = (ctypes.c_long * (4 * len(steps)))(*chain.from_iterable(steps))
         place_table = (ctypes.c_long * (2 * len(places)))(*chain.from_iterable(places))
+        move_table = (ctypes.c_long * len(moves))(*moves)
         wide = any(launch.parts > 1 for launch in launches)
         run = library["tilewright_bound"]
         run.restype = ctypes.c_long
-        run.argtypes = (ctypes.c_void_p, *(ctypes.c_long,) * 4, ctypes.c_void_p)
+        run.argtypes = (ctypes.c_void_p, *(ctypes.c_long,) * 6, ctypes.c_void_p)
         # Addresses in the order of `tilewright_run`'s arguments; the tables live with the function.
-        fixed = (ctypes.addressof(step_table), len(steps), ctypes.addressof(place_table))
+        first = (ctypes.addressof(step_table), len(steps), ctypes.addressof(place_table))
+        fixed = (*first, len(places), wide, ctypes.addressof(move_table), depth)
 
-        def segment(call: int, _tables: object = (step_table, place_table)) -> int:
-            found: int = run(*fixed, len(places), wide, call)
+        def segment(call: int, _tables: object = (step_table, place_table, move_table)) -> int:
+            found: int = run(*fixed, call)
             return found
 
         return segment
@@ -125,11 +130,17 @@ def _exports(names: Sequence[str]) -> str:
     lines += [
         f"{visible} Kernel *const tilewright_kernels[] = {{{', '.join(names)}}};",
         f"{visible} long tilewright_bound(const Step *steps, long count, const Place *places,",
-        "                      long pointers, long wide, const Call *call) {",
-        "  return tilewright_run(steps, count, places, pointers, wide, call);",
+        "                      long pointers, long wide, const long *moves, long depth,",
+        "                      const Call *call) {",
+        "  return tilewright_run(steps, count, places, pointers, wide, moves, depth, call);",
         "}",
     ]
     return "\n".join(lines) + "\n"
+
+
+def segments_of(program: Program) -> list[Segment]:
+    """Return the segments in order, those inside loops and branches too."""
+    return [item for item in flat(program.instructions) if isinstance(item, Segment)]
 
 
 def _nothing(_: int) -> int:
@@ -176,7 +187,7 @@ def is_wide(program: Program) -> bool:
 
 def tables(program: Program) -> str:
     """Return the C text of the tables that say what each segment does."""
-    segments = [item for item in program.instructions if isinstance(item, Segment)]
+    segments = segments_of(program)
     used = {launch.kernel for segment in segments for launch in segment.launches}
     lines = [DECLARATIONS]
     lines += [f"extern Kernel {kernel.name};" for kernel in program.kernels if kernel.name in used]
@@ -193,7 +204,7 @@ def _tables_of(
     numbers: dict[str, int],
     buffers: dict[str, Buffer],
 ) -> list[str]:
-    pairs, steps = _rows(launches, numbers, buffers)
+    pairs, steps, moves, depth = _rows(launches, numbers, buffers)
     places = [f"{{{number}, {offset}}}" for number, offset in pairs]
     rows = [f"{{{', '.join(map(str, step))}}}" for step in steps]
     wide = int(any(launch.parts > 1 for launch in launches))
@@ -204,25 +215,30 @@ def _tables_of(
         "(const Call *call) {",
         f"  static const Place places[] = {{{', '.join([*places, '{0, 0}'])}}};",
         f"  static const Step steps[] = {{{', '.join([*rows, '{0, 0, 0, 0}'])}}};",
-        f"  return tilewright_run(steps, {counts}, call);",
+        f"  static const long moves[] = {{{', '.join(map(str, [*moves, 0]))}}};",
+        f"  return tilewright_run(steps, {counts}, moves, {depth}, call);",
         "}",
     ]
 
 
 def _rows(
     launches: Sequence[Launch], numbers: dict[str, int], buffers: dict[str, Buffer]
-) -> tuple[list[tuple[int, int]], list[tuple[str, int, int, int]]]:
-    """Return the entries of a segment's tables: (buffer, offset) of each pointer, and for each
-    launch (kernel, first pointer, parts, barrier)."""
+) -> tuple[list[tuple[int, int]], list[tuple[str, int, int, int]], list[int], int]:
+    """Return the entries of a segment's tables: (buffer, offset) of each pointer; for each launch
+    (kernel, first pointer, parts, barrier); for each pointer by how many bytes it moves with each
+    of the loops around; and how many loops those are."""
     places: list[tuple[int, int]] = []
     rows: list[tuple[str, int, int, int]] = []
+    moves: list[int] = []
+    depth = max((len(view.steps) for launch in launches for view in launch.views), default=0)
     needed = barriers(launches, buffers)
     for launch, barrier in zip(launches, needed, strict=True):
         rows.append((launch.kernel, len(places), launch.parts, int(barrier)))
         for view in launch.views:
-            offset = view.offset * buffers[view.buffer].dtype.bytes
-            places.append((numbers[view.buffer], offset))
-    return places, rows
+            size = buffers[view.buffer].dtype.bytes
+            places.append((numbers[view.buffer], view.offset * size))
+            moves += [step * size for step in view.steps] + [0] * (depth - len(view.steps))
+    return places, rows, moves, depth
 
 
 # ---- barriers -----------------------------------------------------------------------------------
@@ -230,15 +246,25 @@ def _rows(
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """Bytes of a buffer, or of the arena (space ""), and whether one thread alone touches them."""
+    """Bytes of a buffer, or of the arena (space ""), and whether one thread alone touches them.
+
+    low, high: in the first iteration of the loops around.  steps: how they move with them.  reach:
+    all bytes that may be touched in any iteration.
+    """
 
     space: str
     low: int
     high: int
     alone: bool
+    steps: tuple[int, ...]
+    reach: tuple[int, int]
 
     def meets(self, other: "_Span") -> bool:
-        overlap = self.low < other.high and other.low < self.high
+        """Say whether both touch a byte in one iteration, and not from one thread."""
+        (low, high), (first, last) = (self.low, self.high), (other.low, other.high)
+        if self.steps != other.steps:
+            (low, high), (first, last) = self.reach, other.reach
+        overlap = low < last and first < high
         return self.space == other.space and overlap and not (self.alone and other.alone)
 
 
@@ -268,9 +294,9 @@ def _meet(ours: list[_Span], others: list[_Span]) -> bool:
 
 def _span(view: View, buffers: dict[str, Buffer], launch: Launch) -> _Span:
     buffer = buffers[view.buffer]
-    low, high = (
-        (view.offset + end) * buffer.dtype.bytes for end in reach(view.shape, view.strides)
-    )
-    if buffer.kind == ARENA:
-        return _Span("", low + buffer.offset, high + buffer.offset, launch.parts == 1)
-    return _Span(buffer.name, low, high, launch.parts == 1)
+    size, start = buffer.dtype.bytes, buffer.offset if buffer.kind == ARENA else 0
+    space = "" if buffer.kind == ARENA else buffer.name
+    low, high = ((view.offset + end) * size + start for end in reach(view.shape, view.strides))
+    steps = tuple(step * size for step in view.steps) if any(view.steps) else ()
+    everywhere = (start, start + buffer.bytes) if steps else (low, high)
+    return _Span(space, low, high, launch.parts == 1, steps, everywhere)

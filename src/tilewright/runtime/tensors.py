@@ -8,7 +8,7 @@ This module does not know how contexts are shared among runs (`executable`).
 
 import array
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,18 +25,25 @@ from tilewright.program import (
     LIBRARY,
     OUTPUT,
     Buffer,
+    Instruction,
     LibraryCall,
+    Loop,
     Program,
     Segment,
     View,
+    blocks,
+    depth,
+    flat,
     whole,
 )
 from tilewright.runtime.admission import Admission
+from tilewright.runtime.control import Step, Truth, bind_steps, truth
 from tilewright.runtime.library import Operator, bind, bind_gradient, bind_layers, leaves, resolve
 from tilewright.runtime.placement import (
     ALIGNMENT,
     CPU,
     Lens,
+    MovingLens,
     RememberedLens,
     allocate,
     look,
@@ -45,11 +52,17 @@ from tilewright.runtime.placement import (
     restride,
     torch_dtype,
 )
-from tilewright.runtime.segments import NONE, Call, NativeSegment, failure, is_wide
+from tilewright.runtime.segments import (
+    NONE,
+    Call,
+    NativeSegment,
+    failure,
+    is_wide,
+    segments_of,
+)
 from tilewright.runtime.threads import find_team, thread_count
 
 Tensor = torch.Tensor
-Step = Callable[[], None]
 
 # Inputs of these roles are the same tensors run after run: views of them are worth keeping.
 LASTING = ("parameter", "buffer", "state")
@@ -60,12 +73,13 @@ class TensorPlan:
 
     def __init__(self, program: Program, segments: Sequence[NativeSegment]) -> None:
         self.program = program
-        self.segments = tuple(segments)
+        # Instructions are told apart by identity: equal ones may stand in two places.
+        self.functions = dict(zip(map(id, segments_of(program)), segments, strict=True))
         self.buffers = {buffer.name: buffer for buffer in program.buffers}
         self.numbers = {buffer.name: i for i, buffer in enumerate(program.buffers)}
         self.operators: dict[int, Operator] = {
-            i: resolve(item)
-            for i, item in enumerate(program.instructions)
+            id(item): resolve(item)
+            for item in flat(program.instructions)
             if isinstance(item, LibraryCall)
         }
         self.admission = Admission(program)
@@ -74,11 +88,11 @@ class TensorPlan:
         self.wide = is_wide(program)
         self.gradients = any(
             isinstance(item, LibraryCall) and (item.vjp is not None or bool(item.through))
-            for item in program.instructions
+            for item in flat(program.instructions)
         )
         with torch.inference_mode(mode=False):
             self.constants, self.constant_offsets = place_constants(program)
-        self.last_uses = _last_uses(program)
+        self.kept = {view.buffer for view in program.outputs}
 
 
 class TensorContext:
@@ -94,7 +108,9 @@ class TensorContext:
             self.arena = torch.empty(program.arena_bytes, dtype=torch.uint8, device=CPU)
             # Where each buffer begins, as C reads it.
             self.addresses = array.array("Q", [0] * (len(program.buffers) + 1))
-            self.call = Call(self.addresses.buffer_info()[0], None, 1)
+            # Of the loops that are running, outermost first.
+            self.index = array.array("l", [0] * (depth(program.instructions) + 1))
+            self.call = Call(self.addresses.buffer_info()[0], None, 1, self.index.buffer_info()[0])
             team = find_team()
             if plan.wide and team is not None:
                 self.call.team = ctypes.pointer(team)
@@ -104,7 +120,9 @@ class TensorContext:
                 for b in program.buffers
                 if b.kind == OUTPUT
             )
-            self.steps = tuple(self._steps())
+            self.steps = bind_steps(
+                program.instructions, self.index, self._leaf, self._truth, self._dropping
+            )
             self.results = tuple(self._lens(view, lasting=False) for view in program.outputs)
             self.taken = tuple(wanted.number for wanted in plan.inputs)
             self.updated = tuple(plan.numbers[name] for name in program.updates)
@@ -203,18 +221,21 @@ class TensorContext:
             elif buffer.kind == CONSTANT:
                 self.addresses[number] = constants + plan.constant_offsets[buffer.name]
 
-    def _steps(self) -> list[Step]:
-        bound: list[Step] = []
-        segments = iter(self.plan.segments)
-        for i, item in enumerate(self.plan.program.instructions):
-            if isinstance(item, Segment):
-                bound.append(self._segment_step(item, next(segments)))
-            else:
-                bound.append(self._library_step(item, self.plan.operators[i]))
-            dropped = tuple(self.plan.last_uses.get(i, ()))
-            if dropped:
-                bound.append(self._drop_step(dropped))
-        return bound
+    def _leaf(self, item: Segment | LibraryCall) -> Step:
+        if isinstance(item, Segment):
+            return self._segment_step(item, self.plan.functions[id(item)])
+        return self._library_step(item, self.plan.operators[id(item)])
+
+    def _truth(self, view: View) -> Truth:
+        return truth(self.addresses, self.plan.numbers[view.buffer], view, self.index)
+
+    def _dropping(self, block: Sequence[Instruction]) -> dict[int, Step]:
+        """Return by instruction of a block what drops the results of calls not needed after it."""
+        dropped: dict[int, list[int]] = {}
+        for name, at in last_uses(block).items():
+            if self.plan.buffers[name].kind == LIBRARY and name not in self.plan.kept:
+                dropped.setdefault(at, []).append(self.plan.numbers[name])
+        return {at: self._drop_step(tuple(numbers)) for at, numbers in dropped.items()}
 
     def _segment_step(self, segment: Segment, function: NativeSegment) -> Step:
         address = ctypes.addressof(self.call)
@@ -269,20 +290,27 @@ class TensorContext:
         return step
 
     def _fixed(self, view: View) -> Tensor | None:
-        """Return the tensor of a view of memory that stays, or None."""
+        """Return the tensor of a view of memory that stays, and does not move; or None."""
+        block = self._block(view)
+        if block is None or any(view.steps):
+            return None
+        return place(*block, view)
+
+    def _block(self, view: View) -> tuple[Tensor, Buffer, int] | None:
+        """Return the memory that a view lies in, if it stays: block, buffer, where that begins."""
         buffer = self.plan.buffers[view.buffer]
         if buffer.kind == ARENA:
-            block, start = self.arena, buffer.offset
-        elif buffer.kind == CONSTANT:
-            block, start = self.plan.constants, self.plan.constant_offsets[buffer.name]
-        else:
-            return None
-        return place(block, buffer, start, view)
+            return self.arena, buffer, buffer.offset
+        if buffer.kind == CONSTANT:
+            return self.plan.constants, buffer, self.plan.constant_offsets[buffer.name]
+        return None
 
     def _lens(self, view: View, *, lasting: bool) -> tuple[int, Lens | None]:
         """Return the number of the view's buffer, and how its tensor becomes the view's."""
         buffer = self.plan.buffers[view.buffer]
         number = self.plan.numbers[view.buffer]
+        if any(view.steps):
+            return number, MovingLens(view, self.index, self._block(view))
         if view == whole(buffer):
             return number, None
         if lasting and view.buffer in self.plan.lasting:
@@ -299,14 +327,15 @@ class TensorContext:
         for i, view in enumerate(call.outputs):
             position = i if call.vjp or call.through else call.results[i]
             buffer = self.plan.buffers[view.buffer]
-            picks.append((position, view, buffer, self._fixed(view)))
-        slots, addresses, numbers = self.slots, self.addresses, self.plan.numbers
+            picks.append(
+                (position, view, buffer, self._fixed(view), *self._lens(view, lasting=False))
+            )
+        slots, addresses = self.slots, self.addresses
 
         def finish(result: Any) -> None:
             results = leaves(result)
-            for position, view, buffer, fixed in picks:
+            for position, view, buffer, fixed, number, lens in picks:
                 found = _checked(results, position, view, buffer, call)
-                number = numbers[view.buffer]
                 if buffer.kind == LIBRARY:
                     if operator.may_alias and self._is_borrowed(found, call, operands):
                         found = found.clone(memory_format=torch.preserve_format)
@@ -317,7 +346,8 @@ class TensorContext:
                 elif fixed is not None:
                     fixed.copy_(found)
                 else:
-                    look(slots[number], view).copy_(found)
+                    tensor = slots[number]
+                    (tensor if lens is None else lens(tensor)).copy_(found)
 
         return finish
 
@@ -368,19 +398,20 @@ def _checked(
     return found
 
 
-def _last_uses(program: Program) -> dict[int, list[int]]:
-    """Return by instruction the numbers of the library buffers that are not needed after it."""
-    kept = {view.buffer for view in program.outputs}
-    numbers = {buffer.name: i for i, buffer in enumerate(program.buffers)}
-    kinds = {buffer.name: buffer.kind for buffer in program.buffers}
-    last: dict[str, int] = {}
-    for i, item in enumerate(program.instructions):
-        group = item.launches if isinstance(item, Segment) else (item,)
-        for step in group:
-            for view in (*step.inputs, *step.outputs):
-                last[view.buffer] = i
-    found: dict[int, list[int]] = {}
-    for name, i in last.items():
-        if kinds[name] == LIBRARY and name not in kept:
-            found.setdefault(i, []).append(numbers[name])
-    return found
+def last_uses(block: Sequence[Instruction]) -> dict[str, int]:
+    """Return for each buffer that a block's own calls write the last instruction that uses it."""
+    made = {v.buffer for item in block if isinstance(item, LibraryCall) for v in item.outputs}
+    return {name: at for at, item in enumerate(block) for name in _used((item,)) if name in made}
+
+
+def _used(items: Iterable[Instruction]) -> Iterator[str]:
+    """Yield the buffers that instructions touch."""
+    for item in items:
+        if isinstance(item, Segment | LibraryCall):
+            for step in item.launches if isinstance(item, Segment) else (item,):
+                yield from (view.buffer for view in (*step.inputs, *step.outputs))
+            continue
+        if not isinstance(item, Loop):
+            yield item.holds.buffer
+        for inner in blocks(item):
+            yield from _used(inner)
