@@ -36,6 +36,12 @@ FLAT = torch.float64
 Sample = tuple[tuple[Any, ...], dict[str, Any]]
 
 
+def _cells(gates: int, directions: int) -> list[torch.Tensor]:
+    """Weights and biases of recurrent cells that take 4 values and keep 3."""
+    one = [_f(gates * 3, 4), _f(gates * 3, 3), _f(gates * 3), _f(gates * 3)]
+    return [tensor.clone() for _ in range(directions) for tensor in one]
+
+
 def _call(*args: Any, **kwargs: Any) -> Sample:
     return args, kwargs
 
@@ -442,4 +448,16 @@ SAMPLES: dict[str, tuple[Sample, ...]] = {
         _call(_f(2, 2, 2, 4), _f(2, 2, 3, 4), _f(2, 2, 3, 4), MASK),
         _call(_f(2, 4, 3, 4), _f(2, 2, 3, 4), _f(2, 2, 3, 4), enable_gqa=True),
     ),
+    "aten.lstm.input": (
+        _call(
+            _f(3, 2, 4), [_f(2, 2, 3)] * 2, _cells(4, 2), True, 1, 0.0, True, True, False,
+        ),
+    ),
+    **{
+        f"aten.{name}.input": (
+            _call(_f(3, 2, 4), _f(2, 2, 3), _cells(gates, 2), True, 1, 0.0, True, True, False),
+            _call(_f(2, 3, 4), _f(1, 2, 3), _cells(gates, 1), True, 1, 0.0, False, False, True),
+        )
+        for name, gates in (("gru", 3), ("rnn_tanh", 1), ("rnn_relu", 1))
+    },
 }  # fmt: skip

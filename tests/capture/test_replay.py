@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from tests.graph import scans
 from torch import nn
 
 from tilewright.autodiff import reverse
@@ -23,6 +24,23 @@ class Net(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         h = torch.nn.functional.dropout(torch.relu(self.fc(x)), 0.3)
         return torch.logsumexp(self.rnn(h)[0], -1).cumsum(1).square().mean()
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        scans.recurrent(), scans.recurrent(reverse=True), scans.recurrent(steps=0),
+        scans.nested(), scans.shifting(), scans.branching(), scans.doubling(),
+    ],
+    ids=["forth", "back", "no steps", "nested", "shifting", "branching", "doubling"],
+)  # fmt: skip
+def test_a_replay_runs_control_flow_as_the_graph_means(graph: Graph) -> None:
+    arrays = scans.arrays(graph)
+    if graph.name == "doubling":  # several steps, and an end
+        arrays = [np.ones(4), np.array(100.0)]
+    found = replay(graph, [torch.from_numpy(np.array(array)) for array in arrays])
+    for ours, theirs in zip(found, evaluate(graph, arrays), strict=True):
+        np.testing.assert_allclose(ours.numpy(), theirs, rtol=1e-12, atol=1e-14)
 
 
 def test_a_replay_of_our_gradient_graph_is_torchs_gradient() -> None:

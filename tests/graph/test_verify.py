@@ -10,10 +10,12 @@ from tilewright.base.errors import GraphError, Origin
 from tilewright.base.expr import Const, Read, Sym, call
 from tilewright.graph import notation
 from tilewright.graph.build import Builder
+from tilewright.graph.control import scan_attrs
 from tilewright.graph.ir import (
     CONSTANT,
     FUSED,
     LIBRARY,
+    SCAN,
     Formula,
     Graph,
     Loop,
@@ -26,7 +28,9 @@ from tilewright.graph.verify import RULES, problems, verify
 
 VECTOR, FLAGS = TensorType((3,), F32), TensorType((3,), BOOL)
 HERE = Origin("model.py", 3, "y = f(x)", "a")
+SCALAR = TensorType((), F32)
 X, Y, Z = Value("x", VECTOR), Value("y", VECTOR), Value("z", VECTOR)
+P, Q = Value("p", SCALAR), Value("q", SCALAR)
 DOUBLE = notation.read("y[i<3] = 2 * a[i]", VECTOR)
 BODY = Graph("body", (X,), (Node("formula", (X,), (Y,), formula=DOUBLE),), (Y,))
 
@@ -51,6 +55,15 @@ LEGAL = formula(DOUBLE)
 TWICE = Node("formula", (X,), (X,), formula=DOUBLE, origin=HERE)
 ARGMAX = notation.read("y[] argmax= a[i<3] at i", TensorType((), I64))
 SIZED = TensorType((Sym("n"),), F32)
+STEP = Node("formula", (P,), (Q,), formula=notation.read("y[] = 2 * a[]", SCALAR))
+SCAN_NODE = Node(
+    SCAN,
+    (X,),
+    (Y,),
+    attrs=scan_attrs(3, 0, 1, reverse=False),
+    graphs=(Graph("step", (P,), (STEP,), (Q,)),),
+    origin=HERE,
+)
 
 BROKEN = {
     "unique names": (
@@ -103,6 +116,11 @@ BROKEN = {
         fused(replace(BODY, inputs=(X, Z))),
         fused(replace(BODY, nodes=(Node("silu", (X,), (Y,)),))),
         fused(replace(BODY, updates=(("x", 0),))),
+    ),
+    "control flow": (
+        graph(replace(SCAN_NODE, inputs=(X, Z)), inputs=(X, Z)),
+        graph(replace(SCAN_NODE, attrs=scan_attrs(2, 0, 1, reverse=False))),
+        graph(replace(SCAN_NODE, outputs=(Value("y", FLAGS),))),
     ),
     "formula types": (
         graph(Node("formula", (X,), (Value("y", FLAGS),), formula=DOUBLE), outputs=()),

@@ -17,13 +17,17 @@ from tilewright.base.dtypes import BF16, I64
 from tilewright.base.errors import LibraryCallError
 from tilewright.capture.custom_ops import library
 from tilewright.capture.template import decode, torch_dtype
+from tilewright.graph.control import scan_of, while_of
 from tilewright.graph.evaluate import evaluate_formula
 from tilewright.graph.ir import (
+    COND,
     CONSTANT,
+    CONTROL,
     CUSTOM,
     FORMULA,
     FUSED,
     LIBRARY,
+    WHILE,
     Attr,
     Graph,
     Node,
@@ -90,6 +94,8 @@ def run_node(node: Node, operands: tuple[torch.Tensor, ...]) -> tuple[torch.Tens
         return _run_custom_gradient(node, operands)
     if node.op == FORMULA:
         return (run_loops(node, operands),)
+    if node.op in CONTROL:
+        return _run_control(node, operands)
     return _run_operator(node, operands)
 
 
@@ -119,6 +125,33 @@ def _count(node: Node, name: str) -> int:
     count = node.attr(name)
     assert isinstance(count, int), "a count is a number"
     return count
+
+
+def _run_control(node: Node, operands: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    """Run the sub-graphs of control flow, one step after another."""
+    if node.op == COND:
+        return replay(node.graphs[0 if bool(operands[0]) else 1], operands[1:])
+    if node.op == WHILE:
+        loop = while_of(node)
+        carries, closed = operands[: loop.carries], operands[loop.carries :]
+        while bool(replay(loop.test, (*carries, *closed))[0]):
+            carries = replay(loop.body, (*carries, *closed))
+        return carries
+    scan = scan_of(node)
+    parts = scan.part(operands)
+    carries = parts.carries
+    steps: dict[int, tuple[torch.Tensor, ...]] = {}
+    for at in scan.order():
+        elements = (sequence[at] for sequence in parts.sequences)
+        made = replay(scan.body, (*carries, *elements, *parts.closed))
+        carries, steps[at] = made[: scan.carries], made[scan.carries :]
+    if not steps:
+        types = [value.type for value in node.outputs[scan.carries :]]
+        shapes = [[int(str(dim)) for dim in type_.shape] for type_ in types]
+        none = zip(shapes, types, strict=True)
+        return (*carries, *(torch.empty(s, dtype=torch_dtype(t.dtype)) for s, t in none))
+    stacked = zip(*(steps[at] for at in range(scan.length)), strict=True)
+    return (*carries, *(torch.stack(values) for values in stacked))
 
 
 def _run_operator(node: Node, operands: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
