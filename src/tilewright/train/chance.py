@@ -46,7 +46,10 @@ def seeded_by(graph: Graph) -> str | None:
 
 def draws_from_torch(graph: Graph) -> bool:
     """Say whether something in the graph still draws from torch's own generator."""
-    return any(dict(node.attrs).get("random") for node in graph.nodes)
+    return any(
+        dict(node.attrs).get("random") or any(map(draws_from_torch, node.graphs))
+        for node in graph.nodes
+    )
 
 
 def _is_mask(node: Node) -> bool:

@@ -24,6 +24,7 @@ from tilewright.graph.ir import Attr, Graph, Role, TensorType, Value
 from tilewright.ops import emit
 from tilewright.ops.operator import write
 from tilewright.ops.optimizer import PAGE
+from tilewright.train.accumulate import accumulated
 from tilewright.train.chance import seed_masks
 
 RULES = tuple(operator.name for operator in PAGE)
@@ -76,13 +77,17 @@ def training_graph(
     *,
     clip_norm: float | None = None,
     scaled: bool = False,
+    accumulate: int = 1,
 ) -> Training:
     """Extend a graph whose first output is the loss by its gradient and the optimizer's updates.
 
-    Parameters that the loss does not depend on are left alone.
+    Parameters that the loss does not depend on are left alone.  accumulate: the step's batch is so
+    many batches of the graph's, one after the other.
     """
     wrt = [update.parameter for update in updates]
     joint = reverse(seed_masks(forward), wrt, of=[0], ones=not scaled)
+    if accumulate > 1:
+        joint = accumulated(joint, accumulate)
     builder = Builder.extending(joint.graph)
     found = {
         update.parameter: joint.graph.outputs[at]

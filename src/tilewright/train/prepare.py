@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+import torch.utils._pytree as pytree
 
 from tilewright.base.errors import CaptureError, ShapeError
 from tilewright.capture import Captured, capture
@@ -49,18 +50,22 @@ def prepare(
     *,
     clip_norm: float | None,
     scaled: bool,
+    accumulate: int,
     build: Callable[[Graph], Built],
 ) -> Active:
     """Compile the step for what module and optimizer are now; nothing is computed or changed."""
     objective.training = objective.module.training
     settings = optimizers.settings_of(rule, optimizer)
     with torch.enable_grad():
-        captured = capture(objective, *batch)
+        captured = capture(objective, *_first_part(batch, accumulate))
     _check_loss(captured)
     captured = _in_the_users_words(captured)
     named = _named_inputs(captured)
     updates = _updates(rule, optimizer, captured.graph, named)
-    training = training_graph(captured.graph, updates, clip_norm=clip_norm, scaled=scaled)
+    training = training_graph(
+        captured.graph, updates, clip_norm=clip_norm, scaled=scaled, accumulate=accumulate
+    )
+    captured = _of_whole_batches(captured, accumulate)
     owners = dict(named.values())
     return Active(
         captured,
@@ -75,6 +80,38 @@ def prepare(
         tuple(torch.zeros((), dtype=torch.float64) for _ in training.rates),
         [0.0 for _ in training.rates],
     )
+
+
+def _first_part(batch: Sequence[Any], parts: int) -> Sequence[Any]:
+    """Return the first of equal parts of every tensor of a batch, along its first dim."""
+    if parts == 1:
+        return batch
+
+    def part(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor) or leaf.ndim == 0:
+            return leaf
+        if len(leaf) % parts or len(leaf) == 0:
+            raise ShapeError(
+                f"a batch of {len(leaf)} does not part into {parts} equal ones",
+                expected=f"a first dim that is a multiple of accumulate={parts}",
+                found=f"a tensor of shape {list(leaf.shape)}",
+                mend="take another batch size, or another number of parts",
+            )
+        return leaf[: len(leaf) // parts]
+
+    found: Sequence[Any] = pytree.tree_map(part, tuple(batch))
+    return found
+
+
+def _of_whole_batches(captured: Captured, parts: int) -> Captured:
+    """Return what was captured of a part of a batch, to be called with the whole."""
+    leaves = tuple(
+        replace(leaf, shape=torch.Size((parts * leaf.shape[0], *leaf.shape[1:])))
+        if leaf.dtype is not None and leaf.shape
+        else leaf
+        for leaf in captured.call.leaves
+    )
+    return replace(captured, call=replace(captured.call, leaves=leaves))
 
 
 def _scale_of(captured: Captured) -> torch.Tensor:

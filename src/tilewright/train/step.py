@@ -35,6 +35,7 @@ def train_step(
     *example_batch: Any,
     clip_norm: float | None = None,
     scaler: GradScaler | None = None,
+    accumulate: int = 1,
     options: Options | None = None,
 ) -> "TrainStep":
     """Compile one training step of `loss_fn(module(batch[0]), *batch[1:])`.
@@ -42,15 +43,25 @@ def train_step(
     The batch is an example: its shapes and dtypes are compiled in, nothing is computed.  clip_norm
     bounds the common norm of all gradients, as `torch.nn.utils.clip_grad_norm_` does.  scaler: a
     `torch.amp.GradScaler` scales the loss and unscales the gradient before it is clipped; a step
-    whose gradient overflowed moves nothing; the scale is updated after every step.  Parameters
+    whose gradient overflowed moves nothing; the scale is updated after every step.  accumulate: so
+    many equal parts of the batch (along the first dim of its tensors) are taken one after the
+    other, and loss and gradient are the means of theirs; memory is that of one part.  Parameters
     and buffers are the module's own, state is the optimizer's own; both are updated in place.
     Raises OptimizerError for an optimizer other than torch's SGD, Adam, AdamW,
     Adagrad, RMSprop and Adadelta, and CaptureError (with
     the user's line) for what cannot be compiled.
     """
     _check_clip(clip_norm)
+    _check_parts(accumulate)
     return TrainStep(
-        module, loss_fn, optimizer, example_batch, clip_norm, options or Options(), scaler=scaler
+        module,
+        loss_fn,
+        optimizer,
+        example_batch,
+        clip_norm,
+        options or Options(),
+        scaler=scaler,
+        accumulate=accumulate,
     )
 
 
@@ -72,6 +83,7 @@ class TrainStep:
         options: Options,
         compiler: Compiler = build,
         scaler: GradScaler | None = None,
+        accumulate: int = 1,
     ) -> None:
         """Compile for an example batch.  compiler: what makes a graph run (the pipeline's own)."""
         self.module = module
@@ -79,6 +91,7 @@ class TrainStep:
         self.clip_norm = clip_norm
         self.options = options
         self.compiler = compiler
+        self.accumulate = accumulate
         self.scaler = scaler if scaler is not None and scaler.is_enabled() else None
         self.count = 0
         self.seed: int | None = None
@@ -200,6 +213,7 @@ class TrainStep:
             batch,
             clip_norm=self.clip_norm,
             scaled=self.scaler is not None,
+            accumulate=self.accumulate,
             build=lambda graph: self.compiler(graph, self.options),
         )
         if made.seed is not None and self.seed is None:
@@ -232,4 +246,13 @@ def _check_clip(clip_norm: float | None) -> None:
             f"clip_norm={clip_norm!r} leaves no gradient",
             expected="a number above 0, or None to leave gradients as they are",
             found=f"clip_norm={clip_norm!r}",
+        )
+
+
+def _check_parts(accumulate: int) -> None:
+    if isinstance(accumulate, bool) or not isinstance(accumulate, int) or accumulate < 1:
+        raise OptionError(
+            f"accumulate={accumulate!r} is no number of parts",
+            expected="an int of 1 or more",
+            found=f"accumulate={accumulate!r}",
         )
