@@ -253,6 +253,21 @@ def test_chunks_need_not_divide(rows: int) -> None:
     assert_equal(graph, split, bits=False)
 
 
+@pytest.mark.parametrize("rows", [*range(33, 80), 491, 509])
+def test_no_chunk_is_left_without_terms(rows: int) -> None:
+    # Such a chunk would give its fill, 0, which is more than any of these maxima.
+    graph = parse(
+        f"""graph g(%x : f32[{rows}, 8]) {{
+          %m = {{y[d<8] max= -1 - x[i<{rows}, d] * x[i, d]}}(%x) : f32[8]
+          %n = {{y[d<8] min= 1 + x[i<{rows}, d] * x[i, d]}}(%x) : f32[8]
+          return %m, %n
+        }}"""
+    )
+    split = run(graph, [SplitReductions(size=64, few=4, least=2, enough=32)], verify=True)
+    assert len(split.nodes) == 4
+    assert_equal(graph, split, bits=True)
+
+
 @pytest.mark.parametrize("graph", GRAPHS, ids=NAMES)
 def test_simplifying_again_changes_nothing(graph: Graph) -> None:
     once = run(graph, simplifications(), verify=True)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from tilewright.base import algebra
 from tilewright.base.expr import Call, Const, Expr, Read, Sym, reads, substitute
-from tilewright.base.sizes import divides, greatest_of, least_of, nominal, same
+from tilewright.base.sizes import Size, divides, greatest_of, least_of, nominal, same
 from tilewright.graph.build import Builder, names
 from tilewright.graph.compose import over_values, types_of
 from tilewright.graph.ir import FORMULA, Formula, Graph, Loop, Node, TensorType, Value
@@ -126,6 +126,10 @@ class SplitReductions:
                 continue
             count = _best_divisor(extent, room)
             length = -(-extent // count)
+            if not isinstance(extent, Size):
+                count = -(-extent // length)  # rounding up may leave the last chunks nothing
+            if formula.op != "+=" and least_of(extent - (count - 1) * length) <= 0:
+                break  # a chunk without terms would give its fill, which may win
             outer.append(Loop(loop.name, count))
             low = loop.name + "_"
             while low in taken:
