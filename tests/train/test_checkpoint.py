@@ -4,7 +4,7 @@ import copy
 import hashlib
 import json
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +158,23 @@ def other_parts(_: bytes) -> bytes:
     return safetensors.torch.save({"x": one}, {**metadata, "sha256": digest.hexdigest()})
 
 
+def no_json(content: bytes) -> bytes:
+    return forged(content, "{")
+
+
+def forged(content: bytes, record: str) -> bytes:
+    """A file with another record, whose checksum fits."""
+    tensors = safetensors.torch.load(content)
+    entries, _ = header(content)
+    metadata = entries["__metadata__"] | {"record": record}
+    digest = hashlib.sha256(record.encode())
+    for name in sorted(tensors):
+        value = tensors[name]
+        digest.update(f"\n{name} {value.dtype} {list(value.shape)}\n".encode())
+        digest.update(value.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return safetensors.torch.save(tensors, metadata | {"sha256": digest.hexdigest()})
+
+
 def swapped_names(content: bytes) -> bytes:
     entries, data = header(content)
     a, b = "module/first.bias", "module/second.bias"
@@ -172,6 +189,7 @@ BAD: dict[str, Callable[[bytes], bytes]] = {
     "one_bit_flipped": lambda content: content[:-3] + bytes([content[-3] ^ 1]) + content[-2:],
     "other_record": other_record,
     "other_parts": other_parts,
+    "no_json": no_json,
     "swapped_names": swapped_names,
     "other_version": lambda content: with_metadata(content, version="99"),
     "foreign": lambda _: safetensors.torch.save({"weight": torch.ones(2)}),
@@ -232,3 +250,44 @@ def test_a_checkpoint_of_another_run_is_refused_and_loads_nothing(
         restore(read_checkpoint(saved), step)
     assert same(contents(step), before)
     golden(f"checkpoint_{name}.txt", str(caught.value).replace(str(saved), "FILE"))
+
+
+def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Every path into a record."""
+    if not isinstance(value, dict | list):
+        return
+    for key, entry in value.items() if isinstance(value, dict) else enumerate(value):
+        yield (*at, key)
+        yield from places(entry, (*at, key))
+
+
+def test_a_forged_record_is_refused_or_fits_and_never_loads_half(
+    saved: Path, tmp_path: Path
+) -> None:
+    content = saved.read_bytes()
+    text = header(content)[0]["__metadata__"]["record"]
+    path = tmp_path / "checkpoint.safetensors"
+    step = begin(1)
+    before = contents(step)
+    refused = 0
+    for at in places(json.loads(text)):
+        if at[0] in ("config", "position"):
+            continue
+        for other in (None, "x", 10**30, {"tensor": "nowhere"}):
+            record = json.loads(text)
+            inner = record
+            for key in at[:-1]:
+                inner = inner[key]
+            inner[at[-1]] = other
+            path.write_bytes(forged(content, json.dumps(record, sort_keys=True)))
+            try:
+                restore(read_checkpoint(path), step)
+            except CheckpointError:
+                refused += 1
+                assert same(contents(step), before), (at, other)
+            else:
+                step.module.load_state_dict(before[0])
+                step.optimizer.load_state_dict(copy.deepcopy(before[1]))
+                step.load_state_dict(before[2])
+                assert same(contents(step), before)
+    assert refused > 100

@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,7 +85,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
         raise _broken(path, str(reason)) from reason
     if _digest(tensors, metadata["record"]) != metadata["sha256"]:
         raise _broken(path, "contents that do not have the checksum written with them")
-    record = json.loads(metadata["record"])
+    with _well_formed(path):
+        record = json.loads(metadata["record"])
     if not isinstance(record, dict) or set(record) != PARTS:
         found = f"with {', '.join(record)}" if isinstance(record, dict) else repr(record)
         raise _broken(path, f"a record {found}", f"a record with {', '.join(sorted(PARTS))}")
@@ -97,19 +98,26 @@ def restore(checkpoint: Checkpoint, step: TrainStep) -> None:
 
     Raises CheckpointError where it is of another model or optimizer.
     """
-    fitting = _fitting(checkpoint, step.module, step.optimizer)
-    state = _unpack(checkpoint.record["step"], checkpoint.tensors)
-    if set(state) != set(step.state_dict()):
-        raise _foreign(checkpoint, "a step with " + ", ".join(step.state_dict()), ", ".join(state))
-    fitting.put_into(step.module, step.optimizer)
-    step.load_state_dict(state)
+    before = step.state_dict()
+    with _well_formed(checkpoint.path):
+        fitting = _fitting(checkpoint, step.module, step.optimizer)
+        state = _unpack(checkpoint.record["step"], checkpoint.tensors)
+        if set(state) != set(before):
+            raise _foreign(checkpoint, "a step with " + ", ".join(before), ", ".join(state))
+        try:
+            step.load_state_dict(state)
+            fitting.put_into(step.module, step.optimizer)
+        except BaseException:
+            step.load_state_dict(before)
+            raise
 
 
 def restore_eager(
     checkpoint: Checkpoint, module: torch.nn.Module, optimizer: torch.optim.Optimizer
 ) -> None:
     """Put a checkpoint into a module and its optimizer, for a run that goes on without us."""
-    _fitting(checkpoint, module, optimizer).put_into(module, optimizer)
+    with _well_formed(checkpoint.path):
+        _fitting(checkpoint, module, optimizer).put_into(module, optimizer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +128,15 @@ class _Fitting:
     state: dict[str, Any]
 
     def put_into(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        before = optimizer.state_dict()
+        try:  # first, as the values are known to fit
+            optimizer.load_state_dict(self.state)
+        except BaseException:
+            optimizer.load_state_dict(before)
+            raise
         with torch.no_grad():
             for name, value in module.state_dict().items():
                 value.copy_(self.values[name])
-        optimizer.load_state_dict(self.state)
 
 
 def _fitting(
@@ -197,7 +210,9 @@ def _unpack(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
             return tuple(_unpack(item, tensors) for item in items)
         case {"list": list(items)}:
             return [_unpack(item, tensors) for item in items]
-    return value
+        case None | bool() | int() | float() | str():
+            return value
+    raise ValueError(f"{value!r} is no packed value")
 
 
 def _written(record: dict[str, Any], path: Path) -> str:
@@ -214,6 +229,18 @@ def _written(record: dict[str, Any], path: Path) -> str:
 
 
 # ---------------------------------------------------------------------------------------- checking
+
+
+@contextlib.contextmanager
+def _well_formed(path: Path) -> Iterator[None]:
+    """Refuse a record whose parts are not of the form that they are written in."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as reason:
+        found = f"{type(reason).__name__}: {reason}"
+        raise _broken(path, found, "a record in the form that save_checkpoint writes") from reason
 
 
 def _check_format(path: Path, metadata: Mapping[str, str]) -> None:
