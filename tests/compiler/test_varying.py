@@ -233,6 +233,17 @@ def _built() -> tuple[Built, Sizes]:
     return build(builder.finish((z,)), Options(verify=True)), sizes
 
 
+def test_a_value_may_be_called_as_the_buffer_of_sizes_would_be() -> None:
+    rows = Sizes({"n_b": 37}).size("n_b")
+    builder = Builder("layer")
+    x, y = (builder.input(name, TensorType((rows, 6), F32)) for name in ("x", "sizes"))
+    graph = builder.finish(apply(builder, TABLE["add"], x, y))
+    built = build(graph, Options(verify=True))
+    for size in (2, 5, 64):
+        a, b = torch.randn(size, 6), torch.randn(size, 6)
+        torch.testing.assert_close(built.run([a, b])[0], a + b, rtol=0, atol=0)
+
+
 def test_a_program_of_varying_sizes_reads_as_it_shows_and_runs_from_a_file(tmp_path: Path) -> None:
     built, _ = _built()
     text = show(built.program)

@@ -25,7 +25,7 @@ from tilewright.compiler.library import Call, serve
 from tilewright.compiler.options import Options
 from tilewright.compiler.strided import is_contiguous
 from tilewright.compiler.varying import sizes_of
-from tilewright.graph.build import Builder
+from tilewright.graph.build import Builder, names
 from tilewright.graph.classify import classify_contraction
 from tilewright.graph.control import sizes_vary
 from tilewright.graph.ir import (
@@ -107,8 +107,9 @@ class Assembly:
     """The Program in the making, or that part of it that comes from a sub-graph; final.
 
     Mutable: owned by `assemble`.  places: where each value lies.  results: values that are no views
-    of others.  targets: where some of them have to lie.  prefix, depth: of the names of buffers,
-    and how many loops that count are around.
+    of others.  targets: where some of them have to lie.  named: the graph's own names, which no
+    other buffer takes.  prefix, depth: of the names of buffers, and how many loops that count are
+    around.
     """
 
     def __init__(self, graph: Graph, options: Options) -> None:
@@ -123,6 +124,8 @@ class Assembly:
         self.targets: dict[str, View] = {}
         self.in_place: dict[str, str] = {}
         self.sizes: Sizes | None = None
+        self.sizes_view: View | None = None
+        self.named = names(graph)
         self.prefix = ""
         self.depth = 0
 
@@ -133,7 +136,7 @@ class Assembly:
         made = Assembly(graph, self.options)
         made.places = dict(zip((value.name for value in graph.inputs), places, strict=True))
         made.buffers, made.kernels, made.decisions = self.buffers, self.kernels, self.decisions
-        made.results, made.targets = set(targets), targets
+        made.results, made.targets, made.named = set(targets), targets, self.named
         made.prefix, made.depth = f"{self.prefix}{graph.name}.", depth
         return made
 
@@ -279,8 +282,11 @@ class Assembly:
     def _sizes(self) -> View:
         """Return where kernels find the values of the sizes that vary."""
         assert self.sizes is not None, "a kernel that asks for sizes computes with some"
-        type_ = TensorType((len(self.sizes.values),), I64)
-        return whole(self.buffers.setdefault("sizes", Buffer("sizes", type_, SIZES)))
+        if self.sizes_view is None:
+            name, type_ = self._fresh("sizes"), TensorType((len(self.sizes.values),), I64)
+            made = self.buffers[name] = Buffer(name, type_, SIZES)
+            self.sizes_view = whole(made)
+        return self.sizes_view
 
     # ------------------------------------------------------------------------------ places
 
@@ -304,8 +310,7 @@ class Assembly:
 
     def _fresh(self, wish: str) -> str:
         name, count = wish, 0
-        taken = () if self.prefix else self.places
-        while name in self.buffers or name in taken or name == "sizes":
+        while name in self.buffers or name in self.named:
             count += 1
             name = f"{wish}_{count}"
         return name
@@ -428,10 +433,8 @@ def as_body(node: Node) -> Graph:
     """Return the graph of one formula node, for the kernel emitter."""
     builder = Builder(node.op)
     assert node.formula is not None, "a node with loops"
-    names = node.formula.operands
-    inputs = tuple(
-        builder.input(name, value.type) for name, value in zip(names, node.inputs, strict=True)
-    )
+    operands = zip(node.formula.operands, node.inputs, strict=True)
+    inputs = tuple(builder.input(name, value.type) for name, value in operands)
     return builder.finish((builder.formula(node.formula, *inputs, name="y"),))
 
 
