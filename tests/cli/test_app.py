@@ -1,5 +1,6 @@
 """The commands: what they print, what they write, and how a mistake is told."""
 
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -37,6 +38,30 @@ def command(
         return int(done.value.code or 0), captured.out, captured.err
 
     return run
+
+
+# ------------------------------------------------------------------------------- as the README says
+
+README = Path(__file__).parents[2] / "README.md"
+SAID = re.findall(r"`tilewright ([^`]+)`", README.read_text(encoding="utf-8"))
+STANDS_FOR = {"MODEL": "mlp", "NAME": "softmax"}
+# To train until the loss is low and to race every peer takes minutes to an hour.
+SHORTER = {"train": ("--steps", "2", "--batch", "4"), "bench": ("--help",)}
+
+
+@pytest.mark.parametrize("said", SAID)
+def test_the_commands_of_the_readme_run(said: str, command: Command, tmp_path: Path) -> None:
+    (tmp_path / "my_models.py").write_text(
+        "from torch import nn\n\n\ndef net():\n    return nn.Linear(64, 4)\n"
+    )
+    verb, *rest = (STANDS_FOR.get(word, word) for word in said.split())
+    code, _, err = command(verb, *rest, *SHORTER.get(verb, ()))
+    assert code == 0, err
+
+
+def test_the_readme_names_every_command() -> None:
+    named = {said.split()[0] for said in SAID}
+    assert named == {"train", "show", "op", "explain", "debug", "bench"}
 
 
 # ----------------------------------------------------------------------------------------- looking

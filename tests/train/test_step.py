@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import pytest
@@ -44,38 +43,6 @@ def test_thirty_steps_follow_float64_as_closely_as_eager_float32(
         assert loss.shape == ()
         assert not loss.requires_grad
         assert abs(loss.item() - truth) <= 2 * widest + 1e-6 * abs(truth)
-
-
-@pytest.mark.parametrize("cls", [torch.optim.SGD, torch.optim.AdamW])
-def test_a_schedule_moves_rates_and_momenta_without_compiling_again(
-    cls: type[torch.optim.Optimizer],
-) -> None:
-    ours = Net()
-    theirs = copy.deepcopy(ours)
-
-    def begin(net: Net) -> tuple[torch.optim.Optimizer, Any]:
-        groups = [
-            {"params": net.first.parameters(), "lr": 0.1},
-            {"params": net.second.parameters(), "lr": 0.01},
-        ]
-        settings: dict[str, Any] = {"momentum": 0.9} if cls is torch.optim.SGD else {}
-        optimizer = cls(groups, **settings)
-        return optimizer, torch.optim.lr_scheduler.OneCycleLR(
-            optimizer, max_lr=[0.2, 0.05], total_steps=8
-        )
-
-    optimizer, schedule = begin(ours)
-    reference, other = begin(theirs)
-    step = train_step(ours, mean_square, optimizer, *batch())
-    program = step.program
-    for seed in range(8):
-        step(*batch(seed))
-        eager_step(theirs, reference, batch(seed))
-        if seed < 7:
-            schedule.step()
-            other.step()
-        assert_same(ours, theirs)
-    assert step.program is program
 
 
 def test_a_tensor_may_be_the_learning_rate() -> None:
