@@ -74,6 +74,33 @@ def gpt(heads: int) -> Forward:
     return forward
 
 
+def lstm(w: Weights, buffers: Weights, ids_bt: Array, training: bool) -> tuple[Array, Weights]:
+    """LSTM layers between an embedding and a head; the input's products are made for all steps."""
+    del training
+
+    def layer(number: int, x_tbd: Array) -> Array:
+        bias = w[f"lstm.bias_ih_l{number}"] + w[f"lstm.bias_hh_l{number}"]
+        recurrent = w[f"lstm.weight_hh_l{number}"]
+
+        def cell(carry: tuple[Array, Array], given: Array) -> tuple[tuple[Array, Array], Array]:
+            state, memory = carry
+            opened, kept, new, shown = jnp.split(given + state @ recurrent, 4, axis=-1)
+            sigmoid = jax.nn.sigmoid
+            memory = sigmoid(kept) * memory + sigmoid(opened) * jnp.tanh(new)
+            state = sigmoid(shown) * jnp.tanh(memory)
+            return (state, memory), state
+
+        given = x_tbd @ w[f"lstm.weight_ih_l{number}"] + bias
+        zeros = jnp.zeros((x_tbd.shape[1], recurrent.shape[0]), x_tbd.dtype)
+        states: Array = lax.scan(cell, (zeros, zeros), given)[1]
+        return states
+
+    x = w["tokens.weight"][ids_bt].swapaxes(0, 1)
+    for number in range(sum(name.startswith("lstm.weight_hh") for name in w)):
+        x = layer(number, x)
+    return _linear(w, "head", x.swapaxes(0, 1)), buffers
+
+
 def resnet18(w: Weights, buffers: Weights, x_bchw: Array, training: bool) -> tuple[Array, Weights]:
     """ResNet-18 for 32x32, channels last inside."""
     after = dict(buffers)
@@ -122,6 +149,8 @@ def forward_of(case: dict[str, Any]) -> Forward:
             return mlp
         case "gpt":
             return gpt(case["sizes"].get("heads", 4))
+        case "lstm":
+            return lstm
         case "convnet":
             return resnet18
         case other:

@@ -51,7 +51,7 @@ def _compile_train(options: dict[str, Any]) -> Callable[[cases.Loaded], Callable
         def whole(x: Tensor, y: Tensor) -> Tensor:
             return loaded.loss(loaded.model(x), y)
 
-        return _torch_step(loaded, torch.compile(whole, fullgraph=True, **options))
+        return _torch_step(loaded, _compiled(whole, options))
 
     return begin
 
@@ -64,7 +64,7 @@ def _compile_infer(
             from torch._inductor import config
 
             config.freezing = True
-        compiled, inputs = torch.compile(loaded.model, fullgraph=True, **options), loaded.inputs
+        compiled, inputs = _compiled(loaded.model, options), loaded.inputs
 
         def step() -> Tensor:
             with torch.no_grad():
@@ -74,6 +74,14 @@ def _compile_infer(
         return step
 
     return begin
+
+
+def _compiled(function: Callable[..., Tensor], options: dict[str, Any]) -> Callable[..., Tensor]:
+    """As a whole, recurrent layers included, which it leaves out unless it is told."""
+    from torch._dynamo import config
+
+    config.allow_rnn = True
+    return torch.compile(function, fullgraph=True, **options)
 
 
 def _torch_step(
