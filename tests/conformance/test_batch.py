@@ -13,7 +13,6 @@ from tilewright.graph.verify import verify
 from tilewright.ops import Operator, Sample
 
 from .cases import Array, Case, make, parameters, put, run
-from .scans import refused_through_scans
 
 SIZE = 3
 TOLERANCE = {"rtol": 1e-12, "atol": 1e-12}
@@ -54,7 +53,6 @@ def choices(case: Case) -> list[tuple[bool, ...]]:
 
 
 @pytest.mark.parametrize(("operator", "sample"), parameters())
-@refused_through_scans
 def test_a_batch_is_a_loop_over_its_samples(operator: Operator, sample: Sample) -> None:
     case = make(operator, sample)
     for flags in choices(case):
@@ -94,7 +92,6 @@ def gradient(case: Case) -> tuple[Graph, list[Array]] | None:
 
 
 @pytest.mark.parametrize(("operator", "sample"), parameters())
-@refused_through_scans
 def test_the_gradient_of_a_batch_is_a_batch_of_gradients(
     operator: Operator, sample: Sample
 ) -> None:

@@ -12,7 +12,6 @@ from tilewright.autodiff import forward
 from tilewright.ops import Operator, Sample
 
 from .cases import Array, Case, in_torch, make, parameters, run, to_numpy, to_torch
-from .scans import refused_through_scans
 
 TOLERANCE = 1e-12
 
@@ -74,7 +73,6 @@ NO_FORWARD = {"cdist", "grid_sample", "multi_margin_loss"}
 
 
 @pytest.mark.parametrize(("operator", "sample"), parameters(eager_only=True))
-@refused_through_scans
 def test_forward_mode_equals_torch(operator: Operator, sample: Sample) -> None:
     case = make(operator, sample)
     if not any(case.wanted):

@@ -12,7 +12,6 @@ from tilewright.autodiff.reverse import Joint
 from tilewright.ops import Operator, Sample
 
 from .cases import Array, Case, in_torch, make, parameters, run, to_numpy, to_torch
-from .scans import refused_through_scans
 from .test_gradients import ROUGH, tangents
 
 TOLERANCE = 1e-11
@@ -103,7 +102,6 @@ def test_second_derivatives_equal_torch(operator: Operator, sample: Sample) -> N
 
 
 @pytest.mark.parametrize(("operator", "sample"), SMOOTH)
-@refused_through_scans
 def test_forward_of_reverse_is_reverse_of_reverse(operator: Operator, sample: Sample) -> None:
     """The Hessian is symmetric: u (H v) by forward of reverse is v (H u) by reverse of reverse."""
     case = make(operator, sample)

@@ -10,6 +10,7 @@ changes::
 - One that brings a gradient of its own, and cannot keep its name, becomes a `custom` node: its
   batched loops, and its batched gradient.
 - A library call is made once for the whole batch, by torch's own batching of that call (`through`).
+- Control flow has a module of its own (`batch_control`).
 - What draws random numbers is told apart by `randomness`, as torch.func has it.
 
 A value that no batched value reaches is computed once.  This module does not know in which dim of
@@ -24,6 +25,7 @@ from tilewright.base.errors import UNKNOWN, CaptureError, MutationError, Origin,
 from tilewright.base.expr import Call, Expr, Read, Sym, call, substitute, transform, walk
 from tilewright.graph.build import Builder, prune
 from tilewright.graph.ir import (
+    CONTROL,
     CUSTOM,
     FORMULA,
     LIBRARY,
@@ -78,7 +80,7 @@ def batch(
     found = [walk.known[value.name] for value in graph.outputs]
     for name, position in graph.updates:
         if flags[name] and not found[position][1]:
-            found[position] = (walk.spread(found[position][0]), True)
+            found[position] = (spread(walk.builder, found[position][0], size), True)
     finished = prune(walk.builder.finish([value for value, _ in found], graph.updates))
     return Batched(finished, tuple(has for _, has in found))
 
@@ -132,6 +134,20 @@ def lead(type_: TensorType, size: Dim) -> TensorType:
     return TensorType((size, *type_.shape), type_.dtype)
 
 
+def spread(builder: Builder, value: Value, size: Dim, origin: Origin = UNKNOWN) -> Value:
+    """Give every sample a value that was computed once."""
+    loops = tuple(Loop(f"i{k}", dim) for k, dim in enumerate(value.type.shape))
+    index = tuple(Sym(loop.name) for loop in loops)
+    one = normal(Formula(("x",), loops, index, "=", Read("x", index), value.type))
+    made = replace(
+        one,
+        loops=(Loop("z", size), *one.loops),
+        index=(Sym("z"), *one.index),
+        type=lead(value.type, size),
+    )
+    return builder.formula(normal(made), value, origin=origin, name=value.name)
+
+
 def _asked(graph: Graph, reached: set[str]) -> frozenset[str]:
     """The composite nodes to expand first: those that a batch reaches, and that cannot keep their
     name.  One with a gradient of its own is kept: its gradient is batched, too."""
@@ -155,6 +171,8 @@ def _draws(node: Node) -> bool:
     """Whether a node draws random numbers."""
     if node.formula is not None:
         return any(isinstance(n, Call) and n.fn == "uniform" for n in walk(node.formula.value))
+    if node.op in CONTROL:
+        return any(_draws(inner) for body in node.graphs for inner in body.nodes)
     return bool(dict(node.attrs).get("random"))
 
 
@@ -182,6 +200,9 @@ class _Walk:
             self.builder.nodes.append(replace(node, inputs=inputs))
             self.known.update((value.name, (value, False)) for value in node.outputs)
             return
+        if node.op in CONTROL:
+            self._control(node, found)
+            return
         kept = self._by_name(node, inputs, flags)
         if kept is not None:
             made = kept
@@ -204,18 +225,13 @@ class _Walk:
     def _same(self) -> bool:
         return self.randomness == "same"
 
-    def spread(self, value: Value, origin: Origin = UNKNOWN) -> Value:
-        """Give every sample a value that was computed once."""
-        loops = tuple(Loop(f"i{k}", dim) for k, dim in enumerate(value.type.shape))
-        index = tuple(Sym(loop.name) for loop in loops)
-        one = normal(Formula(("x",), loops, index, "=", Read("x", index), value.type))
-        made = replace(
-            one,
-            loops=(Loop("z", self.size), *one.loops),
-            index=(Sym("z"), *one.index),
-            type=lead(value.type, self.size),
-        )
-        return self.builder.formula(normal(made), value, origin=origin, name=value.name)
+    def _control(self, node: Node, operands: Sequence[tuple[Value, bool]]) -> None:
+        # A body is batched as a graph is, and a graph holds bodies: each needs the other.
+        from tilewright.autodiff.batch_control import Samples, batch_control
+
+        samples = Samples(self.size, self.randomness)
+        made = batch_control(self.builder, node, operands, samples)
+        self.known.update(zip((value.name for value in node.outputs), made, strict=True))
 
     def _by_name(
         self, node: Node, inputs: tuple[Value, ...], flags: tuple[bool, ...]
@@ -257,7 +273,10 @@ class _Walk:
         if isinstance(formula.fill, Read):
             base = formula.operands.index(formula.fill.tensor)
             if not has[base]:
-                given[base], has[base] = self.spread(given[base], node.origin), True
+                given[base], has[base] = (
+                    spread(self.builder, given[base], self.size, node.origin),
+                    True,
+                )
         made = batch_formula(formula, has, self.size, apart=apart)
         self.builder.nodes.append(
             Node(
@@ -296,7 +315,7 @@ class _Walk:
         walk = _Walk(Builder.extending(gradient.graph), self.size, self.randomness)
         outputs = []
         for at, value, has in zip(found.wrt, gradient.graph.outputs, gradient.outputs, strict=True):
-            each = value if has else walk.spread(value)
+            each = value if has else spread(walk.builder, value, self.size)
             outputs.append(each if flags[at] else walk.summed(each))
         made = Node(
             CUSTOM,
@@ -325,7 +344,9 @@ class _Walk:
         made = batch(builder.finish(results), flags, self.size, randomness=self.randomness)
         walk = _Walk(Builder.extending(made.graph), self.size, self.randomness)
         pairs = zip(made.graph.outputs, made.outputs, strict=True)
-        return walk.builder.finish([v if has else walk.spread(v) for v, has in pairs])
+        return walk.builder.finish(
+            [v if has else spread(walk.builder, v, self.size) for v, has in pairs]
+        )
 
     def summed(self, value: Value) -> Value:
         """Add up what the samples give."""

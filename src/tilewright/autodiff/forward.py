@@ -9,7 +9,8 @@ the change of its results::
 A formula's terms are derived (`forward_formula`).  An operator that brings a gradient of its own
 pushes by that, turned around (`pullback`), so that both modes agree at kinks and infinities, but
 where torch's two modes differ (`forward_derived`).  Other composites are expanded first.  A
-library call is paired with a call to its own forward derivative.
+library call is paired with a call to its own forward derivative.  Control flow has a module of its
+own (`forward_control`).
 
 This module does not know reverse mode's walk.
 """
@@ -22,8 +23,8 @@ from tilewright.autodiff.forward_formula import change_names, forward_formula
 from tilewright.autodiff.pullback import has_pullback, push
 from tilewright.autodiff.reverse import active_values, add_formula, blocks, companions, renamed
 from tilewright.base.errors import CaptureError
-from tilewright.graph.build import Builder, prune
-from tilewright.graph.ir import LIBRARY, Graph, Node, Role, Value
+from tilewright.graph.build import Builder, prune, sort
+from tilewright.graph.ir import CONTROL, LIBRARY, Graph, Node, Role, Value
 from tilewright.ops import TABLE, expand_where, is_composite
 
 
@@ -63,7 +64,10 @@ def forward(graph: Graph, wrt: Sequence[str]) -> Pushed:
         positions.append(None if found is None else len(outputs))
         if found is not None:
             outputs.append(found)
-    made = prune(walk.builder.finish(outputs, graph.updates))
+    made = walk.builder.finish(outputs, graph.updates)
+    if any(node.op in CONTROL for node in graph.nodes):
+        made = sort(made)  # control flow has been put anew, behind the changes that it takes
+    made = prune(made)
     tangents = tuple(value.name for value in made.inputs[len(graph.inputs) :])
     return Pushed(made, tuple(wrt), tangents, tuple(positions))
 
@@ -106,6 +110,11 @@ class _Walk:
             found = (self._formula(node, changes),)
         elif node.op == LIBRARY:
             found = self._library(node, changes)
+        elif node.op in CONTROL:
+            # A body is differentiated as a graph is, which holds bodies: each needs the other.
+            from tilewright.autodiff.forward_control import push_control
+
+            found = push_control(self.builder, node, changes)
         else:
             raise _without_derivative(node)
         for value, change in zip(node.outputs, found, strict=True):

@@ -158,6 +158,21 @@ def active_values(graph: Graph, wrt: Sequence[str]) -> frozenset[str]:
     return frozenset(active)
 
 
+def active_carries(body: Graph, carries: int, flags: Sequence[bool]) -> list[bool]:
+    """Return which inputs of a loop's body are active, where `flags` are at first: a carry is if it
+    ever becomes so."""
+    flags = list(flags)
+    while True:
+        chosen = [v.name for v, on in zip(body.inputs, flags, strict=True) if on]
+        active = active_values(body, chosen)
+        grown = [
+            on or (at < carries and body.outputs[at].name in active) for at, on in enumerate(flags)
+        ]
+        if grown == flags:
+            return flags
+        flags = grown
+
+
 def blocks(node: Node) -> bool:
     """Say whether no derivative passes a node, as it was written for."""
     if node.op == LIBRARY:

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tilewright.autodiff.halves import Halves, Pull, Tangents, halves, with_results
-from tilewright.autodiff.reverse import active_values, add_formula, full
+from tilewright.autodiff.reverse import active_carries, add_formula, full
 from tilewright.base.errors import UNKNOWN, Origin
 from tilewright.base.expr import Const, Expr, Read, Sym, transform
 from tilewright.graph.build import Builder, producers, prune
@@ -26,26 +26,13 @@ from tilewright.graph.ir import Formula, Loop, Node, TensorType, Value
 from tilewright.graph.notation import normal
 
 
-def _active_inputs(scan: Scan, flags: Sequence[bool]) -> list[bool]:
-    """Return which inputs of the body are active: a carry is if it ever becomes so."""
-    flags = list(flags)
-    while True:
-        names = [v.name for v, on in zip(scan.body.inputs, flags, strict=True) if on]
-        active = active_values(scan.body, names)
-        grown = [
-            on or (at < scan.carries and scan.body.outputs[at].name in active)
-            for at, on in enumerate(flags)
-        ]
-        if grown == flags:
-            return flags
-        flags = grown
-
-
 def keep_of_scan(builder: Builder, node: Node, flags: Sequence[bool]) -> tuple[Node, Pull]:
     scan = scan_of(node)
     flags = [
         on and value.type.dtype.kind == "float"
-        for on, value in zip(_active_inputs(scan, flags), node.inputs, strict=True)
+        for on, value in zip(
+            active_carries(scan.body, scan.carries, flags), node.inputs, strict=True
+        )
     ]
     wrt = [at for at, on in enumerate(flags) if on]
     parted = halves(scan.body, wrt, scan.body.inputs[: scan.carries])
