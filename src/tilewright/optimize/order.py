@@ -11,6 +11,7 @@ from collections.abc import Callable
 from tilewright.graph.ir import Node
 from tilewright.graph.passes import Pass
 from tilewright.optimize.algebraic import Algebraic
+from tilewright.optimize.branches import PruneBranches
 from tilewright.optimize.constants import FoldConstants
 from tilewright.optimize.dead_code import DeadCode
 from tilewright.optimize.expand import Expand
@@ -26,6 +27,7 @@ def simplifications(keep: Callable[[Node], bool] = lambda _: False) -> tuple[Pas
     """
     round_: tuple[Pass, ...] = (
         FoldConstants(),
+        PruneBranches(),
         SimplifyViews(),
         Algebraic(),
         CommonSubexpressions(),
