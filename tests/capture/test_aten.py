@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from tilewright.base.dtypes import BF16
 from tilewright.capture import Imported, import_functional, replay
 from tilewright.capture.aten import RULES
-from tilewright.capture.functionalize import Functional
+from tilewright.capture.functionalize import Functional, Traced
 from tilewright.capture.record import Computed, Input
 from tilewright.capture.replay import overload
 from tilewright.graph.evaluate import evaluate
@@ -90,7 +90,7 @@ def import_call(target: str, args: Any, kwargs: Any) -> tuple[Imported, list[tor
     computed = tuple(
         Computed(at, tuple(node.meta["val"].shape), (), False) for at, node in enumerate(results)
     )
-    functional = Functional(module, tuple(inputs), (), computed, len(results), {})
+    functional = Functional(Traced(module, {}), tuple(inputs), (), computed, len(results))
     return import_functional(functional), tensors
 
 

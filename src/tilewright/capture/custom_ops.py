@@ -6,6 +6,7 @@ ATen takes for opaque.
 This module does not know what becomes of them; `aten.py` and `replay.py` say that.
 """
 
+import ast
 import functools
 from collections.abc import Sequence
 from typing import Any
@@ -17,6 +18,8 @@ _SCHEMAS = (
     "dropout(Tensor x, float p) -> Tensor",
     "custom_gradient(Tensor[] results, Tensor[] arguments, Tensor[] saved, str backward,"
     " str numbers) -> Tensor[]",
+    "control_flow(Tensor[] operands, str name, str kind, int carries, int sequences, str results)"
+    " -> Tensor[]",
     "mark(Tensor x, Tensor[] batches) -> Tensor",
     "pull(Tensor[] results, Tensor[] marks, Tensor[] seeds) -> Tensor[]",
     "push(Tensor result, Tensor[] marks, Tensor[] changes) -> Tensor",
@@ -33,7 +36,9 @@ def library() -> torch.library.Library:
     declared.impl("stop_gradient", torch.clone, "CompositeExplicitAutograd")
     declared.impl("dropout", dropout, "CompositeExplicitAutograd")
     declared.impl("custom_gradient", _custom_gradient, "CompositeExplicitAutograd")
+    declared.impl("control_flow", _control_flow, "CompositeExplicitAutograd")
     torch.library.register_vmap("tilewright::stop_gradient", _batched_stop, lib=declared)
+    torch.library.register_vmap("tilewright::control_flow", _batched_flow, lib=declared)
     # What they give is told by our own passes; here it has the right type alone.
     declared.impl("mark", lambda x, _: torch.clone(x), "CompositeExplicitAutograd")
     declared.impl("pull", _like_marks, "CompositeExplicitAutograd")
@@ -132,6 +137,26 @@ def _custom_gradient(
     results: Sequence[torch.Tensor], _: object, __: object, ___: str, ____: str
 ) -> list[torch.Tensor]:
     return [result.clone() for result in results]
+
+
+def _control_flow(
+    operands: list[torch.Tensor], _: str, __: str, ___: int, ____: int, results: str
+) -> list[torch.Tensor]:
+    """What it gives is told by bodies that are traced later; here it has the right types alone."""
+    types = ast.literal_eval(results)
+    return [operands[0].new_empty(shape, dtype=getattr(torch, name)) for shape, name in types]
+
+
+def _batched_flow(
+    info: Any, in_dims: tuple[Any, ...], operands: list[torch.Tensor], *described: Any
+) -> tuple[list[torch.Tensor], list[int]]:
+    """Each sample takes its own way: one after the other."""
+    each = [
+        torch.ops.tilewright.control_flow.default(_samples(operands, in_dims[0], k), *described)
+        for k in range(info.batch_size)
+    ]
+    made = [torch.stack(parts) for parts in zip(*each, strict=True)]
+    return made, [0] * len(made)
 
 
 def dropout(x: torch.Tensor, p: float) -> torch.Tensor:

@@ -21,6 +21,8 @@ from torch.export.exported_program import _override_composite_implicit_decomp
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from tilewright.base.errors import CaptureError, MutationError, SizesError, TilewrightError
+from tilewright.capture.control import CONTROL_FLOW, ORIGIN_KEYS, Flow, flow_of, open_control_flow
+from tilewright.capture.control_refusal import writes
 from tilewright.capture.custom_functions import (
     CUSTOM_GRADIENT,
     backward_body,
@@ -35,8 +37,8 @@ from tilewright.capture.refusal import blame
 from tilewright.capture.results import describe_results
 from tilewright.capture.survey import Survey, survey
 from tilewright.capture.symbols import Names, Symbols, refuse_unplain
+from tilewright.graph.control import sizes_vary
 
-_ORIGIN_KEYS = ("stack_trace", "nn_module_stack")
 _GRAD_SWITCHES = frozenset(
     {
         torch._C._set_grad_enabled,
@@ -57,21 +59,28 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True)
+class Traced:
+    """A functional ATen graph, and those that its nodes hold, by the nodes' names: the gradient
+    that is written by hand, or the bodies of control flow."""
+
+    module: fx.GraphModule
+    bodies: Mapping[str, tuple["Traced", ...]]
+
+
+@dataclass(frozen=True, slots=True)
 class Functional:
     """A functional ATen graph and its record.
 
-    module: takes `inputs` in order (tensors only) and returns `width` tensors: first the new values
+    traced: takes `inputs` in order (tensors only) and returns `width` tensors: first the new values
     of the inputs in `updates`, in that order, then the values that `results` speak of.
     updates: (input, whether gradients flow into its new value).  results: what the user gets.
-    backwards: for each node of a gradient written by hand, the functional ATen graph of that.
     """
 
-    module: fx.GraphModule
+    traced: Traced
     inputs: tuple[Input, ...]
     updates: tuple[tuple[int, bool], ...]
     results: tuple[Result, ...]
     width: int
-    backwards: Mapping[str, fx.GraphModule]
 
 
 def prepare_dynamo(module: fx.GraphModule) -> Prepared:
@@ -102,6 +111,7 @@ def functionalize(
     varying = symbols.varying.dims if symbols is not None else ((),) * len(examples)
     module = specialize(prepared.module, examples, varying)
     open_custom_functions(module)
+    open_control_flow(module)
     positions = [at for at, value in enumerate(examples) if isinstance(value, torch.Tensor)]
     tensors = [examples[position] for position in positions]
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
@@ -111,25 +121,28 @@ def functionalize(
         _refuse_foreign(record, tensor)
     varying = tuple(varying[position] for position in positions)
     refuse_unplain(tensors, varying)
+    flow = next((part for part in module.children() if isinstance(part, Flow)), None)
+    if symbols is not None and flow is not None:
+        names_of_sizes = sorted({name for dims in varying for name in dims if name})
+        raise sizes_vary(flow.kind, ", ".join(names_of_sizes), flow.origin)
     with _modes(prepared):
         mode, fakes = _fakes(tensors, varying, symbols)
         found = survey(module, fakes, mode)
         hidden, results = describe_results(found)
         _stop_gradients(module, found)
         _append_results(module, hidden)
-        traced, updated = _trace(module, tensors, varying, symbols)
-        backwards = _trace_backwards(module, traced)
-    if symbols is not None and backwards:
+        made, updated = _trace(module, tensors, varying, symbols)
+        traced = _trace_bodies(module, made)
+    if symbols is not None and traced.bodies:
         raise SizesError(
             "sizes vary around a custom autograd.Function",
             expected="gradients that are derived, where one compilation is for all sizes",
-            found=f"{len(backwards)} backward passes that are written by hand",
+            found=f"{len(traced.bodies)} backward passes that are written by hand",
         )
     if symbols is not None:
         results = tuple(symbols.result(result) for result in results)
     updates = tuple((position, _differentiable(found, position)) for position in updated)
-    width = len(_output_values(traced))
-    return Functional(traced, inputs, updates, results, width, backwards)
+    return Functional(traced, inputs, updates, results, len(_output_values(made)))
 
 
 def _first_value(value: Any) -> Any:
@@ -202,25 +215,54 @@ def _fake_again(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
         return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
 
 
-def _trace_backwards(module: fx.GraphModule, traced: fx.GraphModule) -> dict[str, fx.GraphModule]:
-    """Trace the gradients that are written by hand; autocast does not reach a backward pass."""
-    found = {}
+def _trace_bodies(module: fx.GraphModule, traced: fx.GraphModule) -> Traced:
+    """Trace what operators of the trace hold: gradients written by hand, and control flow."""
+    bodies: dict[str, tuple[Traced, ...]] = {}
     for node in traced.graph.nodes:
-        if str(node.target) != CUSTOM_GRADIENT:
-            continue
-        body, fakes = backward_body(module, node)
-        _erase_switches(body)
-        with torch.autocast("cpu", enabled=False):
-            found[node.name], updated = _trace(body, fakes)
-        if updated:
-            raise MutationError(
-                "the backward of a custom autograd.Function changes what it is given in place",
-                expected="gradients that are fresh tensors",
-                found=f"{len(updated)} of its tangents and saved tensors written",
-                where=origin_of_meta(node.meta),
-                mend="change a copy: grad.clone()",
-            )
-    return found
+        if str(node.target) == CUSTOM_GRADIENT:
+            bodies[node.name] = (_trace_backward(module, node),)
+        elif str(node.target) == CONTROL_FLOW:
+            flow, given = flow_of(module, node)
+            with flow.modes():
+                bodies[node.name] = tuple(_trace_body(body, given, flow) for body in flow.bodies)
+    return Traced(traced, bodies)
+
+
+def _trace_backward(module: fx.GraphModule, node: fx.Node) -> Traced:
+    """Trace a gradient that is written by hand; autocast does not reach a backward pass."""
+    body, fakes = backward_body(module, node)
+    _erase_switches(body)
+    with torch.autocast("cpu", enabled=False):
+        traced, updated = _trace(body, fakes)
+    if updated:
+        raise MutationError(
+            "the backward of a custom autograd.Function changes what it is given in place",
+            expected="gradients that are fresh tensors",
+            found=f"{len(updated)} of its tangents and saved tensors written",
+            where=origin_of_meta(node.meta),
+            mend="change a copy: grad.clone()",
+        )
+    return _trace_bodies(body, traced)
+
+
+def _trace_body(body: fx.GraphModule, given: Sequence[torch.Tensor], flow: Flow) -> Traced:
+    """Trace a body of control flow as a graph of its own, with gradients cut where eager would."""
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    fakes = [_variable(mode, _fake_again(mode, tensor)) for tensor in given]
+    found = survey(body, fakes, mode)
+    if found.updated:
+        written = ", ".join(f"operand {at} is written" for at in found.updated)
+        raise writes(flow.kind, written, flow.origin)
+    _stop_gradients(body, found)
+    return _trace_bodies(body, _trace(body, given)[0])
+
+
+def _variable(mode: FakeTensorMode, fake: torch.Tensor) -> torch.Tensor:
+    """Return a tensor that asks for a gradient, if it can, and is none of the user's leaves."""
+    if not fake.is_floating_point():
+        return fake
+    with mode:
+        return fake.requires_grad_().clone(memory_format=torch.preserve_format)
 
 
 def _with_effects(traced: fx.GraphModule) -> CaptureError:
@@ -287,7 +329,7 @@ def _erase_switches(module: fx.GraphModule) -> None:
 
 def _stop(module: fx.GraphModule, value: fx.Node, at: fx.Node) -> fx.Node:
     stopped = module.graph.call_function(stop_gradient, (value,))
-    stopped.meta = {key: at.meta[key] for key in _ORIGIN_KEYS if key in at.meta}
+    stopped.meta = {key: at.meta[key] for key in ORIGIN_KEYS if key in at.meta}
     return stopped
 
 

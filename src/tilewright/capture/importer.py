@@ -7,17 +7,19 @@ This module does not know how the ATen graph was made, nor what any operator mea
 """
 
 import operator
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import fx
 
-from tilewright.base.errors import CaptureError, Origin
+from tilewright.base.errors import CaptureError, GraphError, Origin
 from tilewright.capture.aten import RULES
 from tilewright.capture.call import apply_rule
+from tilewright.capture.control import CONTROL_FLOW
 from tilewright.capture.custom_functions import CUSTOM_GRADIENT
-from tilewright.capture.functionalize import Functional
+from tilewright.capture.functionalize import Functional, Traced
 from tilewright.capture.library_call import import_library_call
 from tilewright.capture.origin import identifier, origin_of_meta
 from tilewright.capture.probe import refuse_impossible, refuse_mixed_types
@@ -25,7 +27,11 @@ from tilewright.capture.record import Computed, Input, Mutation, Result, ViewOfO
 from tilewright.capture.symbols import Symbols
 from tilewright.capture.walk import Importer, add_constant, is_number
 from tilewright.graph.build import Builder, prune
-from tilewright.graph.ir import Graph, Role, Value
+from tilewright.graph.control import Parts, add_cond, add_scan, add_while
+from tilewright.graph.ir import COND, SCAN, WHILE, Graph, Role, Value
+
+# What the bodies of control flow are called.
+_BODIES = {COND: ("then", "otherwise"), WHILE: ("test", "body"), SCAN: ("step",)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +53,16 @@ def import_functional(
     functional: Functional, name: str = "graph", symbols: Symbols | None = None
 ) -> Imported:
     """Turn functional ATen into a graph of library nodes and operators."""
-    walk = Importer(functional.module, Builder(name), functional.backwards, symbols)
-    placeholders = [node for node in functional.module.graph.nodes if node.op == "placeholder"]
-    kept = (node.name for node in functional.module.graph.nodes if node.op != "placeholder")
+    module = functional.traced.module
+    walk = Importer(module, Builder(name), functional.traced.bodies, symbols)
+    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    kept = (node.name for node in module.graph.nodes if node.op != "placeholder")
     walk.builder.reserve(kept)
     for node, record in zip(placeholders, functional.inputs, strict=True):
         type_ = walk.type_of(node.meta["val"], Origin(code=record.source))
         role = Role(record.kind, record.source)
         walk.values[node] = walk.builder.input(identifier(record.source), type_, role)
-    for node in functional.module.graph.nodes:
+    for node in module.graph.nodes:
         _import_node(walk, node)
     return _finish(walk, functional)
 
@@ -64,7 +71,8 @@ def _import_custom_gradient(walk: Importer, node: fx.Node) -> None:
     """custom_gradient(results, arguments, saved) --> the operator, with the backward's graph."""
     call: Any = node.args
     results, arguments, saved, *_ = call
-    backward, constants = _import_backward(walk.backwards[node.name])
+    (body,) = walk.bodies[node.name]
+    backward, constants = _import_body(body, "backward")
     operands = [walk.operand(n) for n in (*results, *arguments, *saved)]
     operands += [add_constant(walk, c, f"{node.name}_constant", Origin()) for c in constants]
     walk.values[node] = walk.builder.multi(
@@ -77,19 +85,88 @@ def _import_custom_gradient(walk: Importer, node: fx.Node) -> None:
     )
 
 
-def _import_backward(module: fx.GraphModule) -> tuple[Graph, tuple[torch.Tensor, ...]]:
-    """Return the graph of a backward, and what its last inputs are fed with."""
-    walk = Importer(module, Builder("backward"), {})
-    walk.builder.reserve(node.name for node in module.graph.nodes if node.op != "placeholder")
-    for node in module.graph.nodes:
+def _import_control_flow(walk: Importer, node: fx.Node) -> None:
+    """control_flow(operands, kind, ...) --> cond, while or scan, with the bodies' graphs."""
+    call: Any = node.args
+    given, _, kind, carries, sequences, _ = call
+    origin = origin_of_meta(node.meta)
+    pairs = zip(walk.bodies[node.name], _BODIES[kind], strict=True)
+    graphs, constants = _taking_alike([_import_body(body, name) for body, name in pairs])
+    operands = [walk.operand(n) for n in given]
+    operands += [add_constant(walk, c, f"{node.name}_constant", origin) for c in constants]
+    parts = Parts(
+        tuple(operands[:carries]),
+        tuple(operands[carries : carries + sequences]),
+        tuple(operands[carries + sequences :]),
+    )
+    names = [f"{node.name}_{at}" for at in range(len(graphs[-1].outputs))]
+    try:
+        walk.values[node] = _add_control_flow(walk.builder, graphs, parts, kind, origin, names)
+    except GraphError as error:
+        raise CaptureError(
+            error.summary,
+            expected=error.expected,
+            found=error.found,
+            where=error.where,
+            mend="convert or reshape what its functions return: .to(dtype), .reshape(sizes)",
+        ) from None
+
+
+def _add_control_flow(
+    builder: Builder,
+    graphs: Sequence[Graph],
+    parts: Parts[Value],
+    kind: str,
+    origin: Origin,
+    names: Sequence[str],
+) -> tuple[Value, ...]:
+    closed = parts.closed
+    if kind == COND:
+        then, otherwise = graphs
+        return add_cond(builder, closed[0], then, otherwise, closed[1:], origin=origin, names=names)
+    if kind == WHILE:
+        test, body = graphs
+        return add_while(builder, test, body, parts.carries, closed, origin=origin, names=names)
+    length = parts.sequences[0].type.shape[0]
+    assert isinstance(length, int), "sizes around control flow are numbers"
+    return add_scan(builder, graphs[0], parts, length=length, origin=origin, names=names)
+
+
+def _taking_alike(
+    bodies: Sequence[tuple[Graph, tuple[torch.Tensor, ...]]],
+) -> tuple[list[Graph], list[torch.Tensor]]:
+    """Let bodies take the long constants of all of them; return these, too."""
+    constants = [constant for _, own in bodies for constant in own]
+    types = [value.type for graph, own in bodies for value in _last(graph.inputs, len(own))]
+    graphs, first = [], 0
+    for graph, own in bodies:
+        names = Builder.extending(graph)
+        inputs = [Value(names.fresh("unread"), type_) for type_ in types]
+        inputs[first : first + len(own)] = _last(graph.inputs, len(own))
+        taken = graph.inputs[: len(graph.inputs) - len(own)]
+        graphs.append(replace(graph, inputs=(*taken, *inputs), roles=()))
+        first += len(own)
+    return graphs, constants
+
+
+def _last(values: tuple[Value, ...], count: int) -> tuple[Value, ...]:
+    return values[len(values) - count :]
+
+
+def _import_body(body: Traced, name: str) -> tuple[Graph, tuple[torch.Tensor, ...]]:
+    """Return the graph of a body, and what its last inputs are fed with."""
+    walk = Importer(body.module, Builder(name), body.bodies)
+    nodes = body.module.graph.nodes
+    walk.builder.reserve(node.name for node in nodes if node.op != "placeholder")
+    for node in nodes:
         if node.op == "placeholder":
             walk.values[node] = walk.builder.input(
                 node.name, walk.type_of(node.meta["val"], Origin())
             )
         _import_node(walk, node)
-    (output,) = [node for node in module.graph.nodes if node.op == "output"]
-    gradients: Any = output.args[0]
-    made = walk.builder.finish([walk.operand(gradient) for gradient in gradients])
+    (output,) = [node for node in nodes if node.op == "output"]
+    returned: Any = output.args[0]
+    made = walk.builder.finish([walk.operand(value) for value in returned])
     return prune(made), tuple(tensor for _, tensor in walk.constants)
 
 
@@ -108,6 +185,8 @@ def _import_node(walk: Importer, node: fx.Node) -> None:
         walk.values[node] = element
     elif str(node.target) == CUSTOM_GRADIENT:
         _import_custom_gradient(walk, node)
+    elif str(node.target) == CONTROL_FLOW:
+        _import_control_flow(walk, node)
     elif isinstance(node.target, torch._ops.OpOverload):
         _import_call(walk, node)
     else:
@@ -156,7 +235,7 @@ def _import_attribute(walk: Importer, node: fx.Node) -> None:
 
 
 def _finish(walk: Importer, functional: Functional) -> Imported:
-    (output,) = [node for node in functional.module.graph.nodes if node.op == "output"]
+    (output,) = [node for node in walk.module.graph.nodes if node.op == "output"]
     returned = output.args[0]
     first = len(functional.updates)
     outputs: list[Value] = []

@@ -74,7 +74,7 @@ def specialize(
                 size = copy.graph.call_function(torch.ops.aten.sym_size.int, (carrier, dim))
             node.replace_all_uses_with(size)
         else:
-            _replace_by_value(node, example)
+            replace_by_value(node, example)
         copy.graph.erase_node(node)
     copy.recompile()
     return copy
@@ -88,7 +88,7 @@ def _refuse_derivatives(module: fx.GraphModule) -> None:
                 raise derivative_inside(name, origin_of_meta(node.meta))
 
 
-def _replace_by_value(node: fx.Node, value: Any) -> None:
+def replace_by_value(node: fx.Node, value: Any) -> None:
     for user in list(node.users):
 
         def put(argument: fx.Node) -> Any:
@@ -103,7 +103,7 @@ def _fold_numbers(module: fx.GraphModule) -> None:
     for node in list(module.graph.nodes):
         if node.op == "call_method" and node.target == "item" and _is_number(node.args[0]):
             value = node.meta["example_value"]
-            _replace_by_value(node, float(value) if isinstance(value, torch.SymFloat) else value)
+            replace_by_value(node, float(value) if isinstance(value, torch.SymFloat) else value)
             module.graph.erase_node(node)
 
 

@@ -20,6 +20,7 @@ from tilewright.base.errors import (
     ShapeError,
     TilewrightError,
 )
+from tilewright.capture.control_refusal import explain_control
 from tilewright.capture.origin import dotted, origin_of_frames
 
 _DATA_WORDS = ("data-dependent", "data dependent", "dynamic shape operator", ".item()", "nonzero")
@@ -45,6 +46,9 @@ def explain(reason: Exception) -> TilewrightError | None:
         return None
     account = text.split("from user code:", 1)[0]
     where = _where(reason)
+    of_control = explain_control(account, where)
+    if of_control is not None:
+        return of_control
     if "failed to run FX node" in account:
         return _impossible_call(account, where)
     if "`torch.autograd.grad`" in account:

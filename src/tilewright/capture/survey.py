@@ -101,13 +101,14 @@ def _whole(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def _requires_grad(tensor: torch.Tensor) -> bool:
+def asks_gradient(tensor: torch.Tensor) -> bool:
+    """Say whether eager lets a gradient through a tensor, under vmap too."""
     return _whole(tensor).requires_grad
 
 
 def _some_require_grad(result: object) -> bool:
     leaves = pytree.tree_leaves(result)
-    return any(isinstance(leaf, torch.Tensor) and _requires_grad(leaf) for leaf in leaves)
+    return any(isinstance(leaf, torch.Tensor) and asks_gradient(leaf) for leaf in leaves)
 
 
 class _Observer(fx.Interpreter):
@@ -191,7 +192,7 @@ class _Observer(fx.Interpreter):
 
     def _carries(self, tensor: torch.Tensor) -> bool:
         """Tell whether a functional graph would let a gradient through this tensor."""
-        return _requires_grad(tensor) or memory(tensor) in self._tainted
+        return asks_gradient(tensor) or memory(tensor) in self._tainted
 
     def _watch_written(
         self, n: fx.Node, result: object, had: list[tuple[torch.Tensor, int, bool]]
@@ -203,12 +204,12 @@ class _Observer(fx.Interpreter):
         written is cut wherever it is read.
         """
         written = [tensor for tensor, version, _ in had if tensor._version != version]
-        if any(_requires_grad(tensor) for tensor in written):
+        if any(asks_gradient(tensor) for tensor in written):
             return
         if _some_require_grad(result):
             self._tainted.update(memory(tensor) for tensor in written)
         else:
-            self._cut_arguments(n, _requires_grad)
+            self._cut_arguments(n, asks_gradient)
 
     def _cut_arguments(self, n: fx.Node, chosen: Callable[[torch.Tensor], bool]) -> None:
         cut = tuple(
@@ -229,12 +230,12 @@ class _Observer(fx.Interpreter):
         if not opened and not any(differentiable for _, _, differentiable in had):
             return
         if isinstance(result, torch.Tensor):
-            if result.is_floating_point() and not _requires_grad(result):
+            if result.is_floating_point() and not asks_gradient(result):
                 self.stops.add(n.name)
                 if any(memory(tensor) == memory(result) for tensor, _, _ in had):
                     self._stopped.setdefault(memory(result), n)
         elif any(
-            isinstance(leaf, torch.Tensor) and not _requires_grad(leaf)
+            isinstance(leaf, torch.Tensor) and not asks_gradient(leaf)
             for leaf in pytree.tree_leaves(result)
         ):
             self._open.add(n.name)

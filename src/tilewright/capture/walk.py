@@ -11,6 +11,7 @@ import torch
 from torch import fx
 
 from tilewright.base.errors import CaptureError, Origin
+from tilewright.capture.functionalize import Traced
 from tilewright.capture.symbols import Symbols
 from tilewright.capture.template import dtype_of
 from tilewright.graph.build import Builder
@@ -23,7 +24,7 @@ class Importer:
     """The state of one walk; only the walk and the table's rules change it.
 
     values: what FX nodes have become: one value, or one for each result (None: not a tensor).
-    constants: inputs added for long constants, with what to feed them.  backwards: the ATen graphs
+    constants: inputs added for long constants, with what to feed them.  bodies: the ATen graphs
     of gradients written by hand, by the FX nodes that name them.
     """
 
@@ -31,11 +32,11 @@ class Importer:
         self,
         module: fx.GraphModule,
         builder: Builder,
-        backwards: Mapping[str, fx.GraphModule],
+        bodies: Mapping[str, tuple[Traced, ...]],
         symbols: Symbols | None = None,
     ) -> None:
         self.module = module
-        self.backwards = backwards
+        self.bodies = bodies
         self.builder = builder
         self.symbols = symbols
         self.values: dict[fx.Node, Value | tuple[Value | None, ...]] = {}

@@ -1,0 +1,158 @@
+"""Control flow written with torch's operators equals the same function in plain Python."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.utils._pytree as pytree
+from tests.compiler import torch_control
+from tests.compiler.torch_control import DIFFERENTIABLE, drawn
+
+import tilewright as tw
+from tilewright.base.errors import CaptureError
+from tilewright.capture import capture, replay
+from tilewright.program import Branch, Loop, While
+
+Tensor = torch.Tensor
+ROADS: dict[str, Callable[..., Any]] = {
+    "tw.compile": lambda fn, *args: tw.compile(fn, *args),
+    "torch.compile": lambda fn, *_: torch.compile(fn, backend="tilewright", fullgraph=True),
+}
+
+
+def _arguments(sign: int) -> tuple[Tensor, Tensor]:
+    return (drawn(3, 4).abs() * sign).requires_grad_(), drawn(4, 4, seed=1).requires_grad_()
+
+
+def _same(found: Any, expected: Any) -> None:
+    torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-12)
+
+
+def _gradients(result: Any, arguments: tuple[Tensor, ...]) -> list[Tensor]:
+    leaves = [leaf for leaf in pytree.tree_leaves(result) if leaf.requires_grad]
+    weights = [drawn(*leaf.shape, seed=at) for at, leaf in enumerate(leaves)]
+    found = torch.autograd.grad(leaves, arguments, weights, allow_unused=True)
+    return [torch.zeros_like(a) if g is None else g for a, g in zip(arguments, found, strict=True)]
+
+
+BOTH = ("nested cond", "scan")  # the two roads differ in how they call, not in what they compile
+
+
+@pytest.mark.parametrize(
+    ("name", "road"),
+    [(name, road) for road in ROADS for name in (DIFFERENTIABLE if road == "tw.compile" else BOTH)],
+)
+def test_control_flow_has_eager_s_values_and_gradients(
+    name: str, road: str, fallbacks: list[str]
+) -> None:
+    twins = DIFFERENTIABLE[name]
+    compiled = ROADS[road](twins.fn, *_arguments(1))
+    for sign in twins.signs:
+        arguments = _arguments(sign)
+        expected, found = twins.twin(*arguments), compiled(*arguments)
+        _same(found, expected)
+        _same(_gradients(found, arguments), _gradients(expected, arguments))
+    assert not fallbacks
+
+
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+def test_captured_control_flow_replays_as_torch_calls(name: str) -> None:
+    twins = DIFFERENTIABLE[name]
+    captured = capture(twins.fn, *_arguments(1))
+    for sign in twins.signs:
+        arguments = _arguments(sign)
+        inputs = captured.bind(arguments, {})
+        found = captured.answer(arguments, inputs, replay(captured.graph, inputs))
+        _same(found, twins.twin(*arguments))
+
+
+def test_a_while_runs_as_often_as_its_test_says(fallbacks: list[str]) -> None:
+    x, limit = drawn(5), torch.tensor(0.25, dtype=torch.float64)
+    for road in ROADS.values():
+        compiled = road(torch_control.halved, x, limit)
+        for scale in (1, 100, 0):
+            _same(compiled(x * scale, limit), torch_control.halved_twin(x * scale, limit))
+    assert not fallbacks
+
+
+def test_control_flow_is_compiled_to_loops_and_branches() -> None:
+    x, limit = drawn(5), torch.tensor(0.25, dtype=torch.float64)
+    made = tw.compile(torch_control.halved, x, limit)
+    assert any(isinstance(step, While) for step in made.program.instructions)
+    made = tw.compile(torch_control.recurrent, *(t.detach() for t in _arguments(1)))
+    assert any(isinstance(step, Loop) for step in made.program.instructions)
+    made = tw.compile(torch_control.branches, *(t.detach() for t in _arguments(1)))
+    assert any(isinstance(step, Branch) for step in made.program.instructions)
+
+
+def test_a_training_step_with_control_flow_is_eager_s() -> None:
+    torch.manual_seed(0)
+    ours, twin = torch_control.Net().double(), torch_control.Twin().double()
+    twin.load_state_dict(ours.state_dict())
+    x, target = drawn(7, 2, 3), drawn(2, 2, seed=1)
+    mse = torch.nn.functional.mse_loss
+    step = tw.train_step(ours, mse, torch.optim.SGD(ours.parameters(), lr=0.3), x, target)
+    optimizer = torch.optim.SGD(twin.parameters(), lr=0.3)
+    for sign in (1, -1, 1):
+        optimizer.zero_grad()
+        expected = mse(twin(x * sign), target)
+        expected.backward()
+        optimizer.step()
+        _same(step(x * sign, target).detach(), expected.detach())
+    for (name, mine), other in zip(ours.named_parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-10, atol=1e-12, msg=name)
+
+
+def test_sizes_that_vary_are_compiled_one_by_one(fallbacks: list[str]) -> None:
+    compiled = torch.compile(torch_control.recurrent, backend="tilewright", dynamic=True)
+    w = drawn(4, 4, seed=1)
+    for length in (3, 5):
+        x = drawn(length, 4)
+        _same(compiled(x, w), torch_control.recurrent_twin(x, w))
+    assert not fallbacks
+
+
+def test_a_while_that_is_differentiated_says_that_it_has_no_gradient() -> None:
+    x, limit = drawn(5).requires_grad_(), torch.tensor(0.25, dtype=torch.float64)
+    with pytest.raises(CaptureError, match="while loop has no gradient in reverse mode"):
+        tw.compile(torch_control.halved, x, limit)(x, limit)
+
+
+def energy(x: Tensor, w: Tensor) -> Tensor:
+    first, *_ = torch_control.branches(x, w)
+    return (first * torch_control.recurrent(x, w)[2]).sum()
+
+
+def energy_twin(x: Tensor, w: Tensor) -> Tensor:
+    """Without a branch in Python, for torch's own transforms."""
+    then, otherwise = torch.tanh(x @ w), (x * x + torch_control.TABLE[:3]) * 2
+    rows = torch_control.recurrent_twin(x, w)[2]
+    return (torch.where(x.sum() > 0, then, otherwise) * rows).sum()
+
+
+W, V = drawn(4, 4), drawn(4, 4, seed=9)
+SAMPLES = torch.stack([drawn(3, 4, seed=k).abs() * (-1) ** k for k in range(3)])
+COMPOSITIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "grad": lambda t, f: t.grad(f, argnums=(0, 1))(SAMPLES[0], W),
+    "jvp": lambda t, f: t.jvp(f, (SAMPLES[1], W), (SAMPLES[2], V)),
+    "vmap": lambda t, f: t.vmap(f, (0, None))(SAMPLES, W),
+    "vmap of grad": lambda t, f: t.vmap(t.grad(f), (0, None))(SAMPLES, W),
+    "jvp of grad": lambda t, f: t.jvp(t.grad(f), (SAMPLES[0], W), (SAMPLES[1], V)),
+    "vjp of vmap": lambda t, f: t.vjp(t.vmap(f, (0, None)), SAMPLES, W)[1](drawn(3)),
+}
+
+
+@pytest.mark.parametrize("name", COMPOSITIONS)
+def test_transforms_of_control_flow_are_torch_s_of_plain_python(name: str) -> None:
+    composition = COMPOSITIONS[name]
+    _same(composition(tw, energy), composition(torch.func, energy_twin))
+
+
+def test_a_batch_inside_of_captured_code_takes_each_sample_s_own_branch() -> None:
+    def both(x: Tensor, w: Tensor) -> Any:
+        return torch.vmap(lambda one: torch_control.nested(one, w))(x)
+
+    w = drawn(4, 4, seed=1)
+    found = tw.compile(both, SAMPLES, w)(SAMPLES, w)
+    _same(found, torch.stack([torch_control.nested_twin(one, w) for one in SAMPLES]))
