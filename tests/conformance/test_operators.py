@@ -26,6 +26,7 @@ WITHOUT_EAGER = {
     "adadelta",
     "custom_gradient",
     "prod_grad",
+    *(row.name for row in TABLE.values() if row.across is not None),
 }
 # Converting to a narrower type on the way is the meaning; float64 is kept elsewhere.
 TOLERANCE = 1e-12

@@ -7,9 +7,9 @@ from tilewright.autodiff import reverse
 from tilewright.base.expr import Sym
 from tilewright.graph.evaluate import evaluate_formula
 from tilewright.graph.partitions import number, partitions
-from tilewright.graph.spread import execute
 from tilewright.graph.verify import verify
 from tilewright.ops import Operator, Sample
+from tilewright.parallel import execute
 
 from .cases import Array, Case, formula_values, make, parameters
 

@@ -141,5 +141,10 @@ class LibraryCallError(TilewrightError, RuntimeError):
     """A library call where `Options(library=False)` forbids it, or one that failed."""
 
 
+class CollectiveError(TilewrightError, RuntimeError):
+    """Ranks that do not meet: a collective that one of them comes to and another does not, or with
+    another operator, shape or element type.  On real devices they would wait for ever."""
+
+
 class DivergenceError(TilewrightError, ArithmeticError):
     """Debug mode found a node whose value differs from eager's; the first one is named."""

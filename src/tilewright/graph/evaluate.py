@@ -5,10 +5,12 @@ its sub-graphs one step after another, a composite operator is what `expand` say
 library call is what `library` computes; nothing else has a meaning here.
 `wide` computes all floats in float64 and rounds nothing.
 
-This module does not know the operator table nor torch: both come in as arguments.
+A run is a generator: it stops where its rank meets others (`Meeting`), and goes on with what came
+of it.  This module does not know who meets (`ranks`), the operator table nor torch: these come in
+as arguments.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -42,6 +44,7 @@ from tilewright.graph.ir import (
 Library = Callable[[Node, Sequence[Array]], Sequence[Array]]
 Expand = Callable[[Node], Graph | None]
 Watch = Callable[[Node, Sequence[Array]], None]
+Across = Callable[[Node], Formula | None]
 Sizes = Mapping[str, int]
 
 
@@ -70,13 +73,29 @@ def evaluate_formula(
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """What nodes without loops of their own mean, and how loops are evaluated."""
+    """What nodes without loops of their own mean, and how loops are evaluated.
+
+    across: gives a collective's loops over the values of all ranks of its group.
+    """
 
     library: Library | None = None
     expand: Expand | None = None
     formula: EvaluateFormula = evaluate_formula
     watch: Watch | None = None
     wide: bool = False
+    across: Across | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """A collective that a run has come to: its node, its loops, and what this rank brings."""
+
+    node: Node
+    loops: Formula
+    array: Array
+
+
+Run = Generator[Meeting, Array, tuple[Array, ...]]
 
 
 def evaluate(
@@ -96,7 +115,17 @@ def evaluate(
     its results.  Raises ShapeError or DTypeError for inputs that do not fit, IndexRangeError for
     an index outside its tensor, GraphError for a node without a meaning.
     """
-    meaning = Meaning(library, expand, formula, watch, wide)
+    alone = begin(graph, inputs, Meaning(library, expand, formula, watch, wide))
+    try:
+        next(alone)
+    except StopIteration as end:
+        found: tuple[Array, ...] = end.value
+        return found
+    raise AssertionError("a graph without `across` meets nobody")
+
+
+def begin(graph: Graph, inputs: Sequence[Array] | Mapping[str, Array], meaning: Meaning) -> Run:
+    """Return the run of a graph; its inputs are checked, and nothing is computed yet."""
     if isinstance(inputs, Mapping):
         missing = [value.name for value in graph.inputs if value.name not in inputs]
         if missing:
@@ -105,20 +134,19 @@ def evaluate(
     arrays = [np.asarray(array) for array in inputs]
     sizes = _bind_sizes(graph, arrays)
     checked = [
-        _checked(value, array, sizes, wide=wide)
+        _checked(value, array, sizes, wide=meaning.wide)
         for value, array in zip(graph.inputs, arrays, strict=True)
     ]
     return _run(graph, checked, sizes, meaning)
 
 
-def _run(
-    graph: Graph, inputs: Sequence[Array], sizes: Sizes, meaning: Meaning
-) -> tuple[Array, ...]:
+def _run(graph: Graph, inputs: Sequence[Array], sizes: Sizes, meaning: Meaning) -> Run:
     values = dict(zip((value.name for value in graph.inputs), inputs, strict=True))
     kept = {value.name for value in graph.outputs}
     last = {value.name: node for node in graph.nodes for value in node.inputs}
     for node in graph.nodes:
-        results = _node(node, [values[value.name] for value in node.inputs], sizes, meaning)
+        arrays = [values[value.name] for value in node.inputs]
+        results = yield from _node(node, arrays, sizes, meaning)
         if meaning.watch is not None:
             meaning.watch(node, results)
         values.update(zip((value.name for value in node.outputs), results, strict=True))
@@ -128,37 +156,39 @@ def _run(
     return tuple(values[value.name] for value in graph.outputs)
 
 
-def _node(node: Node, arrays: list[Array], sizes: Sizes, meaning: Meaning) -> list[Array]:
+def _node(node: Node, arrays: list[Array], sizes: Sizes, meaning: Meaning) -> Run:
     wide = meaning.wide
     types = [_static_type(value.type, sizes) for value in node.outputs]
     if node.op == CONSTANT:
         dtype = held(types[0].dtype, wide=True) if wide else types[0].dtype.numpy
         made: Sequence[Array] = [np.array(node.attr("value"), dtype=dtype)]
     elif node.op in (FUSED, CUSTOM):
-        made = _run(node.graphs[0], arrays, sizes, meaning)
+        made = yield from _run(node.graphs[0], arrays, sizes, meaning)
     elif node.op in _CONTROL:
-        made = _CONTROL[node.op](node, arrays, sizes, meaning)
+        made = yield from _CONTROL[node.op](node, arrays, sizes, meaning)
     elif node.formula is not None:
         formula = static_formula(node.formula, sizes)
         made = [meaning.formula(formula, arrays, wide=wide, origin=node.origin)]
     elif node.op == LIBRARY:
         made = _library(node, arrays, meaning)
+    elif meaning.across is not None and (loops := meaning.across(node)) is not None:
+        made = [(yield Meeting(node, loops, arrays[0]))]
     else:
-        made = _run(_expansion(node, meaning), arrays, sizes, meaning)
-    return [
+        made = yield from _run(_expansion(node, meaning), arrays, sizes, meaning)
+    return tuple(
         _fitting(node, np.asarray(array), type_, wide=wide)
         for array, type_ in zip(made, types, strict=True)
-    ]
+    )
 
 
-def _scan(node: Node, arrays: list[Array], sizes: Sizes, meaning: Meaning) -> Sequence[Array]:
+def _scan(node: Node, arrays: list[Array], sizes: Sizes, meaning: Meaning) -> Run:
     scan = scan_of(node)
     parts = scan.part(arrays)
     carries = list(parts.carries)
     made: list[list[Array]] = [[] for _ in node.outputs[scan.carries :]]
     for at in scan.order():
         elements = [sequence[at] for sequence in parts.sequences]
-        found = _run(scan.body, [*carries, *elements, *parts.closed], sizes, meaning)
+        found = yield from _run(scan.body, [*carries, *elements, *parts.closed], sizes, meaning)
         carries = list(found[: scan.carries])
         for results, result in zip(made, found[scan.carries :], strict=True):
             results.append(result)
@@ -169,19 +199,20 @@ def _scan(node: Node, arrays: list[Array], sizes: Sizes, meaning: Meaning) -> Se
         for at, result in zip(scan.order(), results, strict=True):
             array[at] = result
         stacked.append(array)
-    return [*carries, *stacked]
+    return (*carries, *stacked)
 
 
-def _cond(node: Node, arrays: list[Array], sizes: Sizes, meaning: Meaning) -> Sequence[Array]:
-    return _run(node.graphs[0 if arrays[0] else 1], arrays[1:], sizes, meaning)
+def _cond(node: Node, arrays: list[Array], sizes: Sizes, meaning: Meaning) -> Run:
+    branch = node.graphs[0 if arrays[0] else 1]
+    return (yield from _run(branch, arrays[1:], sizes, meaning))
 
 
-def _while(node: Node, arrays: list[Array], sizes: Sizes, meaning: Meaning) -> Sequence[Array]:
+def _while(node: Node, arrays: list[Array], sizes: Sizes, meaning: Meaning) -> Run:
     loop = while_of(node)
     carries, closed = arrays[: loop.carries], arrays[loop.carries :]
-    while _run(loop.test, [*carries, *closed], sizes, meaning)[0]:
-        carries = list(_run(loop.body, [*carries, *closed], sizes, meaning))
-    return carries
+    while (yield from _run(loop.test, [*carries, *closed], sizes, meaning))[0]:
+        carries = list((yield from _run(loop.body, [*carries, *closed], sizes, meaning)))
+    return tuple(carries)
 
 
 _CONTROL = {SCAN: _scan, COND: _cond, WHILE: _while}

@@ -7,7 +7,7 @@ combines.  Two cuts are not loops: a dim that is read by values (`table[ids[i], 
 each part making the terms that it can read; a dim that is written by values (`y[ids[i]] += ..`)
 may be split, each part keeping the terms that land on it.
 
-This module does not know how parts are run and put together (`spread`), nor machines, costs or
+This module does not know how parts are run and put together, nor machines, costs or
 meshes: `parallel` chooses among these rows.
 """
 
@@ -289,53 +289,3 @@ def number(dim: object) -> int:
     """Return an extent that is a number."""
     assert isinstance(dim, int), f"partitions need extents that are numbers, not {dim}"
     return dim
-
-
-# ---------------------------------------------------------------------------------------- the text
-
-
-def show(rows: Sequence[Partition], formula: Formula) -> str:
-    """Return the table as text, a line per row: the cut, the result, the operands, collectives."""
-    table = [
-        (
-            row.cut,
-            f"y {_show_splits(row.result) or ('partial' if row.combine else 'whole')}",
-            ", ".join(
-                f"{name} {_show_splits(splits) or 'whole'}"
-                for name, splits in zip(formula.operands, row.operands, strict=True)
-            ),
-            collectives(row, formula),
-        )
-        for row in rows
-    ]
-    widths = [max((len(line[at]) for line in table), default=0) for at in range(4)]
-    lines = (
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-        for line in table
-    )
-    return "\n".join(line.rstrip() for line in lines)
-
-
-def collectives(row: Partition, formula: Formula) -> str:
-    """Return what parts must tell each other, as text; "none" where nothing."""
-    said = []
-    for name, splits in zip(formula.operands, row.operands, strict=True):
-        said += [f"halo of {split.halo} in {name}" for split in splits if split.halo]
-    if row.combine in ("argmax", "argmin"):
-        said.append(f"all_reduce({row.combine} of value and index)")
-    elif row.combine and row.result:
-        halo = max(split.halo for split in row.result)
-        said.append(f"borders of {halo} combined by {row.combine}")
-    elif row.combine:
-        scatter = f" or reduce_scatter({row.combine})" if formula.type.rank else ""
-        said.append(f"all_reduce({row.combine}){scatter}")
-    return ", ".join(said) or "none"
-
-
-def _show_splits(splits: tuple[Split, ...]) -> str:
-    texts = []
-    for split in splits:
-        by = f" by {abs(split.step)}" if abs(split.step) != 1 else ""
-        backwards = " backwards" if split.step < 0 else ""
-        texts.append(f"split {split.dim}{by}{backwards}")
-    return ", ".join(texts)

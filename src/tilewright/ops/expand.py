@@ -10,9 +10,10 @@ This module does not know which composites a caller wants to keep: it is told.
 
 from collections.abc import Collection
 
+from tilewright.base.errors import TilewrightError
 from tilewright.graph.build import Builder, names, rename
 from tilewright.graph.ir import CUSTOM, Graph, Node, Value
-from tilewright.ops.operator import expansion
+from tilewright.ops.operator import expansion, located
 from tilewright.ops.table import TABLE
 
 
@@ -56,7 +57,10 @@ def is_composite(node: Node) -> bool:
 def _body(node: Node) -> Graph:
     if node.op == CUSTOM:
         return node.graphs[0]
-    return expansion(TABLE[node.op], tuple(value.type for value in node.inputs), node.attrs)
+    try:
+        return expansion(TABLE[node.op], tuple(value.type for value in node.inputs), node.attrs)
+    except TilewrightError as error:
+        raise located(error, node.origin) from None
 
 
 def _with_inputs(node: Node, inputs: tuple[Value, ...]) -> Node:

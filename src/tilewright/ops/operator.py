@@ -89,6 +89,9 @@ class Operator:
     one value per operand (None: zero).  vjp_reason: why the derived one would not do.
     forward_derived: forward mode is derived all the same, as torch's two modes differ here; else it
     is the override turned around.
+    across: for a collective, gives the loops over the values of all ranks of its `group`: every
+    tensor has one more dim, in front, the rank; `r` receives and `s` sends.  A graph is one rank's,
+    so `expand` is what a group of one means.
     lead: for a composite of operands of these types, its attributes when those that are flagged
     have one more dim, in front, and so its results; None where that would be another operator.
     kink: what holds at kinks and ties.
@@ -104,6 +107,7 @@ class Operator:
     vjp: Vjp | None = None
     vjp_reason: str = ""
     forward_derived: bool = False
+    across: Declare | None = None
     lead: Lead | None = None
     kink: str = ""
     eager: str = ""
@@ -187,7 +191,7 @@ def apply(
         formula = formula_for(operator, types, full)
         results = result_types(operator, types, full)
     except TilewrightError as error:
-        raise _located(error, origin) from None
+        raise located(error, origin) from None
     return builder.multi(
         operator.name,
         inputs,
@@ -233,10 +237,18 @@ def formula_for(
 
 def result_types(operator: Operator, types: Types, attrs: tuple[tuple[str, Attr], ...]) -> Types:
     """Return the types of the results."""
+    if operator.across is not None:
+        type_ = loops_across(operator, types, attrs).type
+        return (TensorType(type_.shape[1:], type_.dtype),)
     formula = formula_for(operator, types, attrs)
     if formula is not None:
         return (formula.type,)
     return tuple(value.type for value in expansion(operator, types, attrs).outputs)
+
+
+def loops_across(operator: Operator, types: Types, attrs: tuple[tuple[str, Attr], ...]) -> Formula:
+    """Return a collective's loops over the values of all ranks of its group."""
+    return _loops_across(operator, types, attrs, repr(attrs))
 
 
 def expansion(operator: Operator, types: Types, attrs: tuple[tuple[str, Attr], ...]) -> Graph:
@@ -248,6 +260,8 @@ def expansion(operator: Operator, types: Types, attrs: tuple[tuple[str, Attr], .
 def _formula(
     operator: Operator, types: Types, attrs: tuple[tuple[str, Attr], ...], _: str
 ) -> Formula | None:
+    if operator.across is not None:  # a rank alone has no loops
+        return None
     named = dict(attrs)
     body = operator.body if operator.declare is None else operator.declare(types, named)
     if not body:
@@ -320,7 +334,21 @@ def _expansion(
     return builder.finish(operator.expand(builder, inputs, dict(attrs)))
 
 
-def _located(error: TilewrightError, origin: Origin) -> TilewrightError:
+@lru_cache(maxsize=1024)
+def _loops_across(
+    operator: Operator, types: Types, attrs: tuple[tuple[str, Attr], ...], _: str
+) -> Formula:
+    named = dict(attrs)
+    body = None if operator.across is None else operator.across(types, named)
+    group = named["group"]
+    assert body and isinstance(group, tuple), f"{operator.name} is no collective"
+    stacked = [TensorType((len(group), *type_.shape), type_.dtype) for type_ in types]
+    declaration = _declaration(operator, body, operand_names(operator, len(types)), ())
+    dtype = _result_dtype(operator, types, named, ())
+    return notation.instantiate(declaration, stacked, {}, dtype=dtype)
+
+
+def located(error: TilewrightError, origin: Origin) -> TilewrightError:
     """Return the error with the user's line in it."""
     return type(error)(
         error.summary,
@@ -403,7 +431,7 @@ def write(
     try:
         formula = _inline(body, tuple(tensors), types, bound, repr(bound), dtype, shape)
     except TilewrightError as error:
-        raise _located(error, origin) from None
+        raise located(error, origin) from None
     return builder.formula(formula, *tensors.values(), origin=origin, name=name)
 
 

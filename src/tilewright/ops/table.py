@@ -15,6 +15,7 @@ from tilewright.ops import (
     activations,
     attention,
     chance,
+    collective,
     constants,
     contract,
     cumulative,
@@ -57,6 +58,7 @@ PAGES: tuple[tuple[str, tuple[Operator, ...]], ...] = (
     ("losses", losses.PAGE),
     ("chance", chance.PAGE),
     ("optimizer", optimizer.PAGE),
+    ("collective", collective.PAGE),
     ("custom", custom.PAGE),
 )
 TABLE = {operator.name: operator for _, page in PAGES for operator in page}

@@ -13,12 +13,17 @@ from tilewright.base.dtypes import BOOL, F32, I64
 from tilewright.base.errors import TilewrightError
 from tilewright.graph.build import Builder
 from tilewright.graph.ir import Graph, Node, TensorType, Value
-from tilewright.ops import PAGES, TABLE, Operator, Sample
+from tilewright.graph.passes import run
+from tilewright.ops import PAGES, TABLE, Operator, Sample, across
 from tilewright.ops.operator import apply, operand_names
 from tilewright.ops.samples import arrays
+from tilewright.optimize import simplifications
 
 SCALE = 64
-SCALED_PAGES = ("pointwise", "activations", "reduce", "contract", "norms", "losses", "optimizer")
+SCALED_PAGES = (
+    "pointwise", "activations", "reduce", "contract", "norms", "losses", "optimizer", "collective",
+)  # fmt: skip
+RANKS = (0, 1, 2, 3)  # the group of an example of a collective
 # Operators whose samples say little about how large their operands usually are.
 TYPICAL: dict[str, tuple[tuple[int, ...], ...]] = {
     "conv1d": ((8, 64, 128), (64, 64, 3)),
@@ -62,6 +67,11 @@ def instance_of(name: str) -> Instance | None:
     raise AssertionError("the sample itself is always tried")
 
 
+def simplified(graph: Graph) -> Graph:
+    """Return a graph without composites, simplified; collectives stay: no rank alone has theirs."""
+    return run(graph, simplifications(lambda node: across(node) is not None))
+
+
 def page_of(name: str) -> str:
     """Return the page of the table that an operator stands on."""
     return next(page for page, rows in PAGES if any(row.name == name for row in rows))
@@ -81,6 +91,8 @@ def _instance(operator: Operator, sample: Sample, scale: int) -> Instance:
             shape = typical[at]
         operands.append(builder.input(name, TensorType(shape, _SHOWN_AS[item.dtype.name])))
     attrs: dict[str, Any] = dict(sample.attrs)
+    if operator.across is not None:
+        attrs["group"] = RANKS
     count = len(apply(Builder(), operator, *operands, **attrs))
     names = ("y", *(f"y{k}" for k in range(1, count)))
     return Instance(

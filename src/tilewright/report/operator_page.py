@@ -18,18 +18,18 @@ from rich.text import Text
 from tilewright.autodiff import Joint, reverse
 from tilewright.base.errors import CaptureError, OptionError
 from tilewright.base.expr import names
+from tilewright.graph.build import Builder, prune, rename
 from tilewright.graph.build import names as value_names
-from tilewright.graph.build import prune, rename
 from tilewright.graph.classify import classify_contraction
-from tilewright.graph.ir import FORMULA, FUSED, Attr, Formula, Graph, Node, Value
-from tilewright.graph.partitions import partitions, show
+from tilewright.graph.ir import FORMULA, FUSED, Attr, Formula, Graph, Node, TensorType, Value
 from tilewright.graph.passes import run
 from tilewright.graph.text import show_attr
 from tilewright.kernels import Emitted, emit
-from tilewright.ops import PAGES, TABLE, Operator, eager
-from tilewright.optimize import DeadCode, Fuse, simplifications
-from tilewright.report.formulas import graph_lines, node_text
-from tilewright.report.instance import Instance, instance_of
+from tilewright.ops import PAGES, TABLE, Operator, across, eager, sent
+from tilewright.optimize import DeadCode, Fuse
+from tilewright.parallel import show
+from tilewright.report.formulas import formula_text, graph_lines, node_text
+from tilewright.report.instance import Instance, instance_of, simplified
 
 _TITLE, _NAME, _CODE, _QUIET = "bold", "bold cyan", "", "dim"
 
@@ -51,12 +51,13 @@ def operator_page(name: str) -> list[Text]:
     if instance is None:
         lines.append(Text("\n  it takes part in other operators; there is no example of it alone"))
         return lines
-    forward = run(instance.graph, simplifications())
+    forward = simplified(instance.graph)
     lines += _types(instance)
     lines += _meaning(instance, forward)
     lines += _gradient(instance, forward)
     lines += _partitions(instance)
-    lines += _kernels(forward)
+    if across(instance.node) is None:
+        lines += _kernels(forward)
     return lines
 
 
@@ -133,6 +134,10 @@ def _chosen(instance: Instance) -> Iterator[tuple[str, Attr]]:
 
 
 def _meaning(instance: Instance, forward: Graph) -> Iterator[Text]:
+    together = across(instance.node)
+    if together is not None:
+        yield from _meaning_across(instance.node, together)
+        return
     formula = instance.node.formula
     yield _section("meaning", "" if formula else "composite: a small graph of loops")
     for line in [node_text(instance.node)] if formula else graph_lines(forward):
@@ -147,6 +152,18 @@ def _meaning(instance: Instance, forward: Graph) -> Iterator[Text]:
     yield Text(f"  flops       {flops:,}{symbolic}")
     yield Text(f"  bytes       {footprint:,}   operands read once, results written once")
     yield Text(f"  intensity   {flops / footprint:,.2f} flops for each byte")
+
+
+def _meaning_across(node: Node, loops: Formula) -> Iterator[Text]:
+    """The meaning and the price of a collective."""
+    group = node.attr("group")
+    assert isinstance(group, tuple), "a collective has a group"
+    text, count = sent(node)
+    yield _section("meaning", f"over the values of {len(group)} ranks: s sends, r receives")
+    yield Text(f"  {formula_text(loops, 'y', {})}")
+    yield _section("cost")
+    yield Text(f"  loops       {_loops(loops)}")
+    yield Text(f"  sent        {count:,} bytes = {text}   by the busiest rank")
 
 
 def _loops(formula: Formula) -> str:
@@ -182,6 +199,23 @@ def _gradient(instance: Instance, forward: Graph) -> Iterator[Text]:
     yield _section("gradient", note)
     for line in gradient_lines(instance, forward):
         yield Text(f"  {line}")
+    together = across(instance.node)
+    if together is not None:
+        above = _seen_from_above(instance, together)
+        yield from (
+            Text(f"  over the ranks: {line}") for line in gradient_lines(above, above.graph)
+        )
+
+
+def _seen_from_above(instance: Instance, loops: Formula) -> Instance:
+    """A collective as the loops that it is over the values of all ranks."""
+    builder = Builder(instance.operator.name)
+    operands = []
+    for value in instance.node.inputs:
+        type_ = TensorType((loops.type.shape[0], *value.type.shape), value.type.dtype)
+        operands.append(builder.input(value.name, type_))
+    made = builder.formula(loops, *operands, name="y")
+    return Instance(instance.operator, builder.finish([made]))
 
 
 def gradient_lines(instance: Instance, forward: Graph) -> Iterator[str]:
@@ -201,7 +235,7 @@ def gradient_lines(instance: Instance, forward: Graph) -> Iterator[str]:
         yield "none: the result does not depend on a floating operand smoothly"
         return
     graph = replace(joint.graph, outputs=joint.graph.outputs[count:])
-    graph, equal = _named_gradients(run(prune(graph), simplifications()), joint)
+    graph, equal = _named_gradients(simplified(prune(graph)), joint)
     said = {node_text(node): node for node in forward.nodes}
     again = [node for node in graph.nodes if node_text(node) in said]
     if again:
@@ -254,9 +288,8 @@ def _partitions(instance: Instance) -> Iterator[Text]:
     formula = instance.node.formula
     if formula is None:
         return
-    rows = partitions(formula, [value.type for value in instance.node.inputs])
-    yield _section("partitions", "one cut each; what the parts must tell each other, last")
-    for line in show(rows, formula).splitlines() or ["none: there is nothing to cut"]:
+    yield _section("partitions", "one cut each, over n = 4 ranks; |y| is all of y, in bytes")
+    for line in show(formula, [value.type for value in instance.node.inputs]):
         yield Text(f"  {line}")
 
 

@@ -10,11 +10,9 @@ import importlib
 import inspect
 from collections.abc import Iterator
 
-from tilewright.graph.passes import run
 from tilewright.ops import PAGES, Operator
-from tilewright.optimize import simplifications
 from tilewright.report.formulas import graph_lines
-from tilewright.report.instance import Instance, instance_of
+from tilewright.report.instance import Instance, instance_of, simplified
 from tilewright.report.operator_page import gradient_lines
 
 _LONGEST = 200  # characters of one formula; longer ones are for machines
@@ -64,7 +62,7 @@ def _entry(operator: Operator) -> Iterator[str]:
 
 
 def _derived(operator: Operator, instance: Instance) -> Iterator[str]:
-    forward = run(instance.graph, simplifications())
+    forward = simplified(instance.graph)
     if instance.node.formula is None:
         yield "Composite, for example:\n"
         yield _code(graph_lines(forward))
