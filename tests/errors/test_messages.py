@@ -128,6 +128,7 @@ def test_a_fallback_of_torch_compile_says_why_and_names_the_line(golden: Golden)
         ("unknown_option", {"options": {"fusion": True}}),
         ("unknown_mode", {"mode": "max-autotune"}),
         ("unknown_check", {"options": {"check": "torch"}}),
+        ("unknown_random", {"options": {"random": "numpy"}}),
     ],
 )
 def test_options_that_mean_nothing_are_refused(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tilewright.base.errors import OptionError
 
 CHECKS = ("", "eager")
+RANDOM = ("", "torch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,13 +19,17 @@ class Options:
     the first that differs (debug mode).  library: False forbids calls to ATen, with a
     LibraryCallError that names the first operator that would need one.  verify: check the graph
     after every pass and the Program before it runs (slower to compile).  fuse: False gives every
-    operator a kernel of its own.
+    operator a kernel of its own.  random: "torch" lets a training step draw from torch's generator
+    in eager's order, as compiled functions always do: the same `torch.manual_seed` gives eager's
+    masks bit for bit; left out, a step's masks are Philox numbers of a seed and of each element's
+    place, which cost no memory.
     """
 
     check: str = ""
     library: bool = True
     verify: bool = False
     fuse: bool = True
+    random: str = ""
 
     def __post_init__(self) -> None:
         if self.check not in CHECKS:
@@ -33,6 +38,13 @@ class Options:
                 expected='"" or "eager"',
                 found=repr(self.check),
                 mend='Options(check="eager") compares every node with eager',
+            )
+        if self.random not in RANDOM:
+            raise OptionError(
+                f"unknown source of random numbers {self.random!r}",
+                expected='"" or "torch"',
+                found=repr(self.random),
+                mend='Options(random="torch") draws what eager draws after the same seed',
             )
         for name in ("library", "verify", "fuse"):
             value = getattr(self, name)

@@ -25,7 +25,6 @@ from tilewright.ops import emit
 from tilewright.ops.operator import write
 from tilewright.ops.optimizer import PAGE
 from tilewright.train.accumulate import accumulated
-from tilewright.train.chance import seed_masks
 
 RULES = tuple(operator.name for operator in PAGE)
 Rate = tuple[int, str]  # the number of a group, and the name of a setting
@@ -85,7 +84,7 @@ def training_graph(
     many batches of the graph's, one after the other.
     """
     wrt = [update.parameter for update in updates]
-    joint = reverse(seed_masks(forward), wrt, of=[0], ones=not scaled)
+    joint = reverse(forward, wrt, of=[0], ones=not scaled)
     if accumulate > 1:
         joint = accumulated(joint, accumulate)
     builder = Builder.extending(joint.graph)

@@ -51,9 +51,13 @@ def prepare(
     clip_norm: float | None,
     scaled: bool,
     accumulate: int,
+    masks: Callable[[Graph], Graph],
     build: Callable[[Graph], Built],
 ) -> Active:
-    """Compile the step for what module and optimizer are now; nothing is computed or changed."""
+    """Compile the step for what module and optimizer are now; nothing is computed or changed.
+
+    masks: says where what the forward pass draws comes from.
+    """
     objective.training = objective.module.training
     settings = optimizers.settings_of(rule, optimizer)
     with torch.enable_grad():
@@ -63,7 +67,11 @@ def prepare(
     named = _named_inputs(captured)
     updates = _updates(rule, optimizer, captured.graph, named)
     training = training_graph(
-        captured.graph, updates, clip_norm=clip_norm, scaled=scaled, accumulate=accumulate
+        masks(captured.graph),
+        updates,
+        clip_norm=clip_norm,
+        scaled=scaled,
+        accumulate=accumulate,
     )
     captured = _of_whole_batches(captured, accumulate)
     owners = dict(named.values())

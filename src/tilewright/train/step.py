@@ -21,6 +21,7 @@ from tilewright.graph.ir import Graph
 from tilewright.program import Program
 from tilewright.train import optimizers
 from tilewright.train.active import Active
+from tilewright.train.chance import seed_masks
 from tilewright.train.joint import without_updates
 from tilewright.train.prepare import LossFunction, Objective, prepare
 
@@ -214,6 +215,7 @@ class TrainStep:
             clip_norm=self.clip_norm,
             scaled=self.scaler is not None,
             accumulate=self.accumulate,
+            masks=seed_masks if self.options.random == "" else _as_drawn,
             build=lambda graph: self.compiler(graph, self.options),
         )
         if made.seed is not None and self.seed is None:
@@ -256,3 +258,8 @@ def _check_parts(accumulate: int) -> None:
             expected="an int of 1 or more",
             found=f"accumulate={accumulate!r}",
         )
+
+
+def _as_drawn(graph: Graph) -> Graph:
+    """Leave the draws to torch's generator, where capture found them."""
+    return graph

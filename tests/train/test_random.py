@@ -1,0 +1,101 @@
+"""`Options(random="torch")`: every draw is eager's, bit for bit, on every road, backward too."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import tilewright as tw
+from tilewright.train.chance import seeded_by
+
+TORCH = tw.Options(random="torch")
+
+DRAWS: dict[str, Callable[[Tensor], Tensor]] = {
+    "dropout": lambda x: F.dropout(x, 0.3) + F.dropout(x * 2, 0.5),
+    "dropout of half types": lambda x: F.dropout(x.bfloat16(), 0.3).float(),
+    "rand": lambda x: x * torch.rand(3, 5) + torch.rand_like(x),
+    "normal": lambda x: x * torch.randn(3, 5) + torch.normal(torch.zeros(3, 5), torch.ones(3, 5)),
+    "bernoulli": lambda x: (
+        x * torch.bernoulli(torch.full((3, 5), 0.4)) + torch.bernoulli(x.detach().sigmoid())
+    ),
+}
+
+
+def _torch_compile(fn: Callable[[Tensor], Tensor], _: Tensor) -> Callable[[Tensor], Tensor]:
+    compiled: Callable[[Tensor], Tensor] = torch.compile(
+        fn, backend="tilewright", options={"random": "torch"}
+    )
+    return compiled
+
+
+def _tw_compile(fn: Callable[[Tensor], Tensor], x: Tensor) -> Callable[[Tensor], Tensor]:
+    return tw.compile(fn, x, options=TORCH)
+
+
+@pytest.mark.parametrize("road", [_torch_compile, _tw_compile])
+@pytest.mark.parametrize("name", DRAWS)
+def test_compiled_draws_are_eagers(name: str, road: Any) -> None:
+    torch._dynamo.reset()
+    fn = DRAWS[name]
+    x = torch.randn(3, 5, requires_grad=True)
+    compiled = road(fn, x)
+    for seed in range(3):
+        found = []
+        for each in (compiled, fn):
+            torch.manual_seed(seed)
+            result = each(x)
+            (gradient,) = torch.autograd.grad(result.sum(), x)
+            found.append((result, gradient, torch.get_rng_state()))
+        for ours, theirs in zip(*found, strict=True):
+            assert torch.equal(ours, theirs)
+
+
+class Dropped(nn.Module):
+    """Two masks of a weight, so that a step shows what was kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.dropout(F.dropout(x * self.weight, 0.5), 0.25)
+
+
+def _loss(y: Tensor, _: Tensor) -> Tensor:
+    return y.sum()
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_step_draws_eagers_masks_forward_and_backward(parts: int) -> None:
+    ours, theirs = Dropped(), Dropped()
+    x = torch.ones(2, 64)
+    step = tw.train_step(
+        ours, _loss, torch.optim.SGD(ours.parameters(), lr=1.0), x, x,
+        accumulate=parts, options=TORCH,
+    )  # fmt: skip
+    assert seeded_by(step.graph) is None
+    reference = torch.optim.SGD(theirs.parameters(), lr=1.0)
+    torch.manual_seed(5)
+    for _ in range(3):
+        step(x, x)
+    after = torch.get_rng_state()
+    torch.manual_seed(5)
+    for _ in range(3):
+        reference.zero_grad()
+        for part in x.chunk(parts):
+            (_loss(theirs(part), part) / parts).backward()
+        reference.step()
+    assert torch.equal(ours.weight, theirs.weight)
+    assert torch.equal(after, torch.get_rng_state())
+
+
+def test_left_out_a_steps_masks_are_a_function_of_its_seed() -> None:
+    net, x = Dropped(), torch.ones(2, 64)
+    step = tw.train_step(net, _loss, torch.optim.SGD(net.parameters(), lr=1.0), x, x)
+    assert seeded_by(step.graph) == "seed"
+    before = torch.get_rng_state()
+    step(x, x)
+    assert torch.equal(before, torch.get_rng_state())
