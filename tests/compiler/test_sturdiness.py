@@ -1,5 +1,6 @@
 """Layouts, aliases, grad modes and backward around a compiled function are as in eager."""
 
+import copy
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -281,3 +282,28 @@ def test_part_of_the_results_may_be_differentiated() -> None:
         y.sum().backward()
         assert x.grad is not None
         assert w.grad is None
+
+
+# ------------------------------------------------------------------------------------ 16 bits
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "f16"])
+def test_a_network_of_16_bits_with_batch_norm_trains_in_kernels(
+    dtype: torch.dtype, fallbacks: list[str]
+) -> None:
+    ours = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten()).to(dtype)
+    eager, exact = copy.deepcopy(ours), copy.deepcopy(ours).double()
+    x = torch.randn(4, 3, 6, 6).to(dtype)
+    found = []
+    for model in (torch.compile(ours, backend="tilewright"), eager, exact):
+        y = model(x.double() if model is exact else x)
+        (y.double() ** 2).sum().backward()
+        net = ours if model not in (eager, exact) else model
+        gradients = [p.grad for p in net.parameters()]
+        found.append([y.detach(), *gradients, *(b for b in net.buffers() if b.is_floating_point())])
+    assert fallbacks == []
+    for mine, theirs, true in zip(*found, strict=True):
+        assert mine.dtype == theirs.dtype == dtype
+        usual = (theirs.double() - true).norm()
+        rounding = torch.finfo(dtype).eps * true.norm()
+        assert (mine.double() - true).norm() <= 2 * usual + rounding

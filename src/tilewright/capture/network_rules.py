@@ -9,6 +9,7 @@ import math
 from typing import Any
 
 from tilewright.capture.call import Call, Made, Rule, reads
+from tilewright.capture.template import dtype_of
 from tilewright.graph.ir import Value
 
 # ---------------------------------------------------------------------------- contractions, norms
@@ -126,8 +127,13 @@ def batch_norm_training(call: Call) -> Made:
         return None
     operands += [value for value in affine if value is not None]
     attrs = {"momentum": call["momentum"], "eps": call["eps"]}
-    made = call.emit_all("batch_norm", *operands, wishes=("y", "mean", "var"), **attrs)
-    return (made[0], None, None, made[1], made[2])
+    y, *statistics = call.emit_all("batch_norm", *operands, wishes=("y", "mean", "var"), **attrs)
+    # torch traces the statistics of 16-bit data as float32; what it computes is of their own type.
+    for at, traced in enumerate(call.node.meta["val"][3:]):
+        dtype = dtype_of(traced.dtype)
+        assert dtype is not None, "the operands were read"
+        statistics[at] = call.cast(statistics[at], dtype)
+    return (y, None, None, *statistics)
 
 
 @reads("batch_norm_fresh")
