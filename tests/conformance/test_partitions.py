@@ -5,13 +5,13 @@ import pytest
 
 from tilewright.autodiff import reverse
 from tilewright.base.expr import Sym
-from tilewright.graph.evaluate import evaluate_formula
+from tilewright.graph.evaluate import evaluate, evaluate_formula
 from tilewright.graph.partitions import number, partitions
 from tilewright.graph.verify import verify
-from tilewright.ops import Operator, Sample
-from tilewright.parallel import execute
+from tilewright.ops import TABLE, Operator, Sample
+from tilewright.parallel import courses, execute, execute_graph
 
-from .cases import Array, Case, formula_values, make, parameters
+from .cases import Array, Case, expanded, formula_values, make, parameters
 
 
 @pytest.mark.parametrize(("operator", "sample"), parameters())
@@ -27,6 +27,24 @@ def test_every_partition_equals_the_unsplit_formula(operator: Operator, sample: 
                 found = execute(formula, arrays, types, row, parts)
                 assert found.dtype == whole.dtype
                 close(found, whole, f"{formula} cut at {row.cut} in {parts}")
+
+
+COMPOSITES = [name for name, operator in TABLE.items() if operator.expand is not None]
+
+
+@pytest.mark.parametrize(("operator", "sample"), parameters(COMPOSITES))
+def test_every_course_through_a_composite_equals_the_unsplit_graph(
+    operator: Operator, sample: Sample
+) -> None:
+    case = make(operator, sample)
+    graph = expanded(case.graph)
+    whole = evaluate(graph, case.inputs)
+    for course in courses(graph):
+        for parts in (2, 3):
+            found = execute_graph(graph, case.inputs, course, parts)
+            for value, ours, theirs in zip(graph.outputs, found, whole, strict=True):
+                assert ours.dtype == theirs.dtype
+                close(ours, theirs, f"{value.name} cut at {course.name} in {parts}")
 
 
 def close(found: Array, whole: Array, what: str) -> None:

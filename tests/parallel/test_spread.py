@@ -60,8 +60,8 @@ def test_a_product_is_split_by_rows_columns_batch_or_depth() -> None:
         "i<8  split 0  split 0  whole    none                         nothing\n"
         "m<6  split 1  split 1  whole    none                         nothing\n"
         "n<5  split 2  whole    split 1  none                         nothing\n"
-        "k<4  partial  split 2  split 0  all_reduce(y, sum)           2 (n-1)/n |y| = 1,440 bytes\n"
-        "                                or reduce_scatter(y, dim=0)  (n-1)/n |y| = 720 bytes"
+        "k<4  partial  split 2  split 0  all_reduce(y, sum)           2 (R-1)/R |y| = 1,440 bytes\n"
+        "                                or reduce_scatter(y, dim=0)  (R-1)/R |y| = 720 bytes"
     )
 
 
@@ -97,7 +97,7 @@ def test_results_that_overlap_are_handed_on_to_whom_they_belong() -> None:
     typed = formula("y[h+i] += x[h] * k[i]", ("x", (6,), F64), ("k", (3,), F64))
     made = spread(*typed, row_of(typed, "h"), 3)
     assert collectives(made) == [["shift", "shift"]] * 3
-    assert made.outputs == (((0, 3),), ((3, 5),), ((5, 8),))
+    assert made.outputs == ((((0, 3),),), (((3, 5),),), (((5, 8),),))
     generator = np.random.default_rng(0)
     check(typed, [generator.standard_normal(6), generator.standard_normal(3)])
 
@@ -108,7 +108,7 @@ def test_ranks_may_keep_a_share_of_a_sum() -> None:
     row = row_of(typed, "k")
     made = spread(*typed, row, 3, share=0)
     assert collectives(made) == [["reduce_scatter"]] * 3
-    assert made.outputs == (((0, 2),), ((2, 4),), ((4, 6),))
+    assert made.outputs == ((((0, 2),),), (((2, 4),),), (((4, 6),),))
     found = execute(typed[0], [data], typed[1], row, 3, share=0)
     np.testing.assert_allclose(found, data.sum(1), rtol=1e-14)
     with pytest.raises(ShapeError, match="cannot be left in shares of dim 0"):
@@ -282,7 +282,7 @@ def _gradients(
     for rank, windows in enumerate(made.inputs):
         mine = [array[at(window)] for array, window in zip(arrays, windows, strict=True)]
         first = made.outputs.index(made.outputs[rank]) == rank
-        given.append([*mine, seed[at(made.outputs[rank])] * first])
+        given.append([*mine, seed[at(made.outputs[rank][0])] * first])
     results = evaluate_ranks([joint.graph for joint in joints], given)
     found = {name: np.zeros_like(arrays[operands.index(name)]) for name in wrt}
     for rank, joint in enumerate(joints):

@@ -23,7 +23,12 @@ def above_the_kernel(name: str) -> str:
     return text_of(name).split("\nkernel ")[0]
 
 
-@pytest.mark.parametrize("name", ["matmul", "silu", "conv2d", "embedding", "cumsum", "softmax"])
+SHOWN = [
+    "matmul", "silu", "conv2d", "embedding", "cumsum", "softmax", "attention", "all_reduce",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SHOWN)
 def test_a_page_says_all_that_follows_from_the_line(name: str, golden: Golden) -> None:
     golden(f"{name}.txt", above_the_kernel(name))
 

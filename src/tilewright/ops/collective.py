@@ -64,7 +64,7 @@ def sent(node: Node) -> tuple[str, int]:
     """Return how many bytes the busiest rank sends, in symbols and as a number.
 
     By the algorithm that sends least: rings for what is reduced or gathered, a pipelined chain for
-    what one rank gives or gets.  `n` is the number of ranks, `|x|` the bytes that a rank brings.
+    what one rank gives or gets.  `R` is the number of ranks, `|x|` the bytes that a rank brings.
     """
     count = len(_group(dict(node.attrs)))
     text, share = _SENT[node.op]
@@ -76,10 +76,10 @@ def sent(node: Node) -> tuple[str, int]:
 
 
 _SENT: dict[str, tuple[str, Callable[[int], Fraction]]] = {
-    "all_reduce": ("2 (n-1)/n |x|", lambda n: Fraction(2 * (n - 1), n)),
-    "reduce_scatter": ("(n-1)/n |x|", lambda n: Fraction(n - 1, n)),
-    "all_gather": ("(n-1) |x|", lambda n: Fraction(n - 1)),
-    "all_to_all": ("(n-1)/n |x|", lambda n: Fraction(n - 1, n)),
+    "all_reduce": ("2 (R-1)/R |x|", lambda n: Fraction(2 * (n - 1), n)),
+    "reduce_scatter": ("(R-1)/R |x|", lambda n: Fraction(n - 1, n)),
+    "all_gather": ("(R-1) |x|", lambda n: Fraction(n - 1)),
+    "all_to_all": ("(R-1)/R |x|", lambda n: Fraction(n - 1, n)),
     "broadcast": ("|x|", lambda _: Fraction(1)),
     "reduce": ("|x|", lambda _: Fraction(1)),
     "shift": ("|x|", lambda _: Fraction(1)),

@@ -13,10 +13,12 @@ from fractions import Fraction
 from tilewright.graph.ir import Formula, Graph, Node, TensorType
 from tilewright.graph.partitions import Partition, Split, number, partitions
 from tilewright.ops import across, sent
+from tilewright.parallel.course import courses, spread_graph
 from tilewright.parallel.exchange import BORDER
 from tilewright.parallel.spread import can_share, spread
 
 RANKS = 4
+_LAST = ("collectives", "a rank sends")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +34,41 @@ def show(formula: Formula, types: Sequence[TensorType], ranks: int = RANKS) -> l
     rows = partitions(formula, types)
     if not rows:
         return ["none: there is nothing to cut"]
-    table = [("cut", "y", *formula.operands, "collectives", "a rank sends")]
+    table = [("cut", "y", *formula.operands, *_LAST)]
     for row in rows:
         held = (_splits(splits) or "whole" for splits in row.operands)
         result = _splits(row.result) or ("partial" if row.combine else "whole")
-        first, *more = _talks(formula, types, row, ranks)
-        table.append((_cut(row, ranks), result, *held, first.collectives, first.bytes))
-        blank = ("",) * (2 + len(formula.operands))
-        table += [(*blank, f"or {talk.collectives}", talk.bytes) for talk in more]
+        cut = _cut(row.cut, row.extent, sum(low < high for low, high in row.bounds(ranks)), ranks)
+        table += _lines((cut, result, *held), list(_talks(formula, types, row, ranks)))
+    return _columns(table)
+
+
+def show_graph(graph: Graph, ranks: int = RANKS) -> list[str]:
+    """Return the table of a graph of formulas: a row for each course of dims that is cut alike."""
+    found = courses(graph)
+    if not found:
+        return ["none: there is no dim that every node can follow"]
+    values = (*graph.outputs, *graph.inputs)
+    whole = {value.name: value.type for node in graph.nodes for value in node.outputs}
+    whole |= {value.name: value.type for value in graph.inputs}
+    table = [("cut", *(value.name for value in values), *_LAST)]
+    for course in found:
+        made = spread_graph(graph, course, ranks)
+        held = (_splits(course.split(value)) or "whole" for value in values)
+        cut = _cut(course.name, course.extent, len(made.graphs), ranks)
+        table += _lines((cut, *held), _talk(made.graphs, whole))
+    return _columns(table)
+
+
+def _lines(held: tuple[str, ...], talks: Sequence[Talk]) -> list[tuple[str, ...]]:
+    """Return a line for each thing that ranks tell each other, the first with what they hold."""
+    blank = ("",) * len(held)
+    return [
+        (*(blank if at else held), talk.collectives, talk.bytes) for at, talk in enumerate(talks)
+    ]
+
+
+def _columns(table: Sequence[tuple[str, ...]]) -> list[str]:
     widths = [max(len(line[at]) for line in table) for at in range(len(table[0]))]
     lines = (
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
@@ -48,10 +77,9 @@ def show(formula: Formula, types: Sequence[TensorType], ranks: int = RANKS) -> l
     return [line.rstrip() for line in lines]
 
 
-def _cut(row: Partition, ranks: int) -> str:
+def _cut(name: str, extent: int, parts: int, ranks: int) -> str:
     """Name what is cut, its extent, and the ranks where it is too short for all of them."""
-    parts = sum(low < high for low, high in row.bounds(ranks))
-    return f"{row.cut}<{row.extent}{f' over {parts}' if parts < ranks else ''}"
+    return f"{name}<{extent}{f' over {parts}' if parts < ranks else ''}"
 
 
 def _splits(splits: Sequence[Split]) -> str:
@@ -71,22 +99,28 @@ def _talks(
 ) -> Iterator[Talk]:
     made = spread(formula, types, row, ranks)
     whole = dict(zip(formula.operands, types, strict=True)) | {"y": formula.type}
-    yield _talk(made.graphs, whole)
+    yield from _talk(made.graphs, whole)
     count = len(made.graphs)
     dims = (dim for dim in range(formula.type.rank) if can_share(formula, row, dim, count))
     share = next(dims, None)
     if share is not None:
-        yield _talk(spread(formula, types, row, ranks, share=share).graphs, whole)
+        made = spread(formula, types, row, ranks, share=share)
+        first, *more = _talk(made.graphs, whole)
+        yield from (Talk(f"or {first.collectives}", first.bytes), *more)
 
 
-def _talk(graphs: Sequence[Graph], whole: dict[str, TensorType]) -> Talk:
-    """Say what stands in the graphs; all ranks make the same collectives."""
-    nodes = [node for node in graphs[0].nodes if across(node) is not None]
-    if not nodes:
-        return Talk("none", "nothing")
-    total = sum(sent(node)[1] for node in nodes)
-    words = " + ".join(dict.fromkeys(_share(node, nodes, whole) for node in nodes))
-    return Talk(", ".join(_call(node) for node in nodes), f"{words} = {total:,} bytes")
+def _talk(graphs: Sequence[Graph], whole: dict[str, TensorType]) -> list[Talk]:
+    """Say what stands in the graphs, tensor by tensor; all ranks make the same collectives."""
+    told: dict[str, list[Node]] = {}
+    for node in graphs[0].nodes:
+        if across(node) is not None:
+            told.setdefault(_tensor(node), []).append(node)
+    talks = []
+    for name, nodes in told.items():
+        calls = ", ".join(_call(node) for node in nodes)
+        share = _share(name, nodes, whole)
+        talks.append(Talk(calls, f"{share} = {sum(sent(node)[1] for node in nodes):,} bytes"))
+    return talks or [Talk("none", "nothing")]
 
 
 def _call(node: Node) -> str:
@@ -100,15 +134,11 @@ def _tensor(node: Node) -> str:
     return node.inputs[0].name.split(BORDER)[0]
 
 
-def _share(node: Node, nodes: Sequence[Node], whole: dict[str, TensorType]) -> str:
+def _share(name: str, nodes: Sequence[Node], whole: dict[str, TensorType]) -> str:
     """Say in symbols what the collectives of one tensor send: |y| is all of it, in bytes."""
-    name = _tensor(node)
-    text, _ = sent(node)
-    if node.op != "shift":
-        return text.replace("|x|", f"|{name}|")
-    borders = [other for other in nodes if other.op == "shift" and _tensor(other) == name]
-    moved = sum(_bytes(other.inputs[0].type) for other in borders)
-    total = _bytes(whole[name])
+    if any(node.op != "shift" for node in nodes):
+        return " + ".join(sent(node)[0].replace("|x|", f"|{name}|") for node in nodes)
+    moved, total = sum(_bytes(node.inputs[0].type) for node in nodes), _bytes(whole[name])
     return f"{Fraction(moved, total)} |{name}|" if total else "0"
 
 

@@ -17,8 +17,9 @@ from tilewright.graph.ir import Formula, Graph, Node, TensorType
 from tilewright.graph.partitions import Partition, number
 from tilewright.ops import TABLE, across
 from tilewright.ops.operator import expansion
+from tilewright.parallel.course import Course, spread_graph
 from tilewright.parallel.shares import Window
-from tilewright.parallel.spread import spread
+from tilewright.parallel.spread import Spread, spread
 
 
 def evaluate_ranks(
@@ -47,16 +48,34 @@ def execute(
     share: int | None = None,
 ) -> Array:
     """Return the formula's result, computed by at most `parts` ranks and put together."""
-    made = spread(formula, types, row, parts, share=share)
+    (whole,) = _put_together(
+        spread(formula, types, row, parts, share=share), arrays, [formula.type]
+    )
+    return whole
+
+
+def execute_graph(
+    graph: Graph, arrays: Sequence[Array], course: Course, parts: int
+) -> tuple[Array, ...]:
+    """Return the graph's outputs, computed by at most `parts` ranks and put together."""
+    types = [value.type for value in graph.outputs]
+    return _put_together(spread_graph(graph, course, parts), arrays, types)
+
+
+def _put_together(
+    made: Spread, arrays: Sequence[Array], types: Sequence[TensorType]
+) -> tuple[Array, ...]:
     given = [
         [array[at(window)] for array, window in zip(arrays, windows, strict=True)]
         for windows in made.inputs
     ]
-    whole = np.zeros([number(size) for size in formula.type.shape], formula.type.dtype.numpy)
-    results = evaluate_ranks(made.graphs, given)
-    for window, (result,) in zip(made.outputs, results, strict=True):
-        whole[at(window)] = result
-    return whole
+    wholes = tuple(
+        np.zeros([number(size) for size in type_.shape], type_.dtype.numpy) for type_ in types
+    )
+    for windows, results in zip(made.outputs, evaluate_ranks(made.graphs, given), strict=True):
+        for whole, window, result in zip(wholes, windows, results, strict=True):
+            whole[at(window)] = result
+    return wholes
 
 
 def at(window: Window) -> tuple[slice, ...]:

@@ -41,13 +41,13 @@ class Spread:
     """A formula as a graph for each rank.
 
     graphs: their inputs are named as the formula's operands.  inputs: for each rank, the window of
-    each operand that it is given.  outputs: for each rank, the window of the result that it makes;
+    each operand that it is given.  outputs: for each rank, the window of each result that it makes;
     ranks that make the same window make the same values.
     """
 
     graphs: tuple[Graph, ...]
     inputs: tuple[tuple[Window, ...], ...]
-    outputs: tuple[Window, ...]
+    outputs: tuple[tuple[Window, ...], ...]
 
 
 def spread(
@@ -64,19 +64,16 @@ def spread(
     reduce_scatter in place of an all_reduce).  Raises ShapeError where that cannot be.
     """
     bounds = tuple(bound for bound in row.bounds(parts) if length(bound))
-    pairs = zip(types, row.operands, strict=True)
-    operands = tuple(lay_out(type_, splits, bounds) for type_, splits in pairs)
-    result = lay_out(formula.type, row.result, bounds)
     if share is not None:
         _check_share(formula, row, share, len(bounds))
     made = [
-        _Rank(formula, tuple(types), row, bounds, operands, result, share, rank)
+        RankPart.of(formula, tuple(types), row, bounds, rank, share=share)
         for rank in range(len(bounds))
     ]
     return Spread(
-        tuple(rank.graph() for rank in made),
-        tuple(tuple(layout.held[at] for layout in operands) for at in range(len(bounds))),
-        tuple(rank.output() for rank in made),
+        tuple(part.graph() for part in made),
+        tuple(tuple(layout.held[part.rank] for layout in part.operands) for part in made),
+        tuple((part.output(),) for part in made),
     )
 
 
@@ -96,8 +93,8 @@ def _check_share(formula: Formula, row: Partition, share: int, ranks: int) -> No
 
 
 @dataclass(frozen=True, slots=True)
-class _Rank:
-    """The making of one rank's graph."""
+class RankPart:
+    """One rank's part of a formula that is cut, in the making."""
 
     formula: Formula
     types: tuple[TensorType, ...]
@@ -105,8 +102,26 @@ class _Rank:
     bounds: tuple[Range, ...]
     operands: tuple[Layout, ...]
     result: Layout
-    share: int | None
     rank: int
+    share: int | None
+    name: str
+
+    @staticmethod
+    def of(
+        formula: Formula,
+        types: tuple[TensorType, ...],
+        row: Partition,
+        bounds: tuple[Range, ...],
+        rank: int,
+        *,
+        share: int | None = None,
+        name: str = "y",
+    ) -> "RankPart":
+        """Lay operands and result out for ranks that make these iterations of what is cut."""
+        pairs = zip(types, row.operands, strict=True)
+        operands = tuple(lay_out(type_, splits, bounds) for type_, splits in pairs)
+        result = lay_out(formula.type, row.result, bounds)
+        return RankPart(formula, types, row, bounds, operands, result, rank, share, name)
 
     def output(self) -> Window:
         """Return the window of the result that the rank makes."""
@@ -118,34 +133,42 @@ class _Rank:
         return (*window[: self.share], mine, *window[self.share + 1 :])
 
     def graph(self) -> Graph:
+        """Return the graph of the formula alone."""
         builder = Builder(f"rank{self.rank}")
+        operands = []
+        for name, type_, layout in zip(
+            self.formula.operands, self.types, self.operands, strict=True
+        ):
+            shape = shape_of(layout.held[self.rank])
+            operands.append(builder.input(name, TensorType(shape, type_.dtype)))
+        return builder.finish([self.add(builder, operands)])
+
+    def add(self, builder: Builder, operands: Sequence[Value]) -> Value:
+        """Add what makes the rank's window of the result, of its windows of the operands."""
         near = [
-            self._completed(builder, name, type_, layout)
-            for name, type_, layout in zip(
-                self.formula.operands, self.types, self.operands, strict=True
-            )
+            self._completed(builder, value, layout)
+            for value, layout in zip(operands, self.operands, strict=True)
         ]
         windows = [layout.touched[self.rank] for layout in self.operands]
         result, bounds = self.result.touched[self.rank], self.bounds[self.rank]
         part = part_of(self.formula, self.row, bounds, windows, result)
         if not self.row.combine:
-            return builder.finish([builder.formula(part, *near, name="y")])
+            return builder.formula(part, *near, name=self.name)
         if self.row.combine.startswith("arg"):
-            return builder.finish([self._best_place(builder, part, near)])
-        made = builder.formula(part, *near, name="y")
+            return self._best_place(builder, part, near)
+        made = builder.formula(part, *near, name=self.name)
         met = self._met(builder, made, self.row.combine)
         reached = None
         if self._may_miss():
             there = builder.formula(reach_of(part), *near, name="reached")
             reached = self._met(builder, there, "any")
-        return builder.finish([self._filled(builder, met, reached, near)])
+        return self._filled(builder, met, reached, near)
 
-    def _completed(self, builder: Builder, name: str, type_: TensorType, layout: Layout) -> Value:
-        """Add an operand, and what gives the rank all of it that its part touches."""
-        held, touched = layout.held[self.rank], layout.touched[self.rank]
-        value = builder.input(name, TensorType(shape_of(held), type_.dtype))
+    def _completed(self, builder: Builder, value: Value, layout: Layout) -> Value:
+        """Add what gives the rank all of an operand that its part touches."""
         if layout.dim is None:
             return value
+        touched = layout.touched[self.rank]
         dim = layout.dim
         shares, needs = ([window[dim] for window in w] for w in (layout.held, layout.touched))
         value = fetch(builder, value, dim, shares, needs, self.rank)
@@ -220,7 +243,7 @@ class _Rank:
             assert isinstance(formula.fill, Const), "a fill is a number or an operand"
             body = f"= {body} else {show_number(formula.fill.value)}"
         dtype = formula.type.dtype
-        return write(builder, f"y[{index}] {body}", operands, dtype=dtype, name="y")
+        return write(builder, f"y[{index}] {body}", operands, dtype=dtype, name=self.name)
 
     def _base(self) -> str:
         """Return the operand that the result begins with; "" where it is a number."""
@@ -244,4 +267,4 @@ class _Rank:
         assert isinstance(self.formula.fill, Const), "a place is filled with a number"
         fill = show_number(self.formula.fill.value)
         body = f"f[{i}] if f[{i}] != {NOWHERE} else {fill}"
-        return write(builder, f"y[{i}] = {body}", f=first, name="y", dtype=place.type.dtype)
+        return write(builder, f"y[{i}] = {body}", f=first, name=self.name, dtype=place.type.dtype)

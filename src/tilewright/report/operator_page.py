@@ -27,7 +27,7 @@ from tilewright.graph.text import show_attr
 from tilewright.kernels import Emitted, emit
 from tilewright.ops import PAGES, TABLE, Operator, across, eager, sent
 from tilewright.optimize import DeadCode, Fuse
-from tilewright.parallel import show
+from tilewright.parallel import show, show_graph
 from tilewright.report.formulas import formula_text, graph_lines, node_text
 from tilewright.report.instance import Instance, instance_of, simplified
 
@@ -55,7 +55,7 @@ def operator_page(name: str) -> list[Text]:
     lines += _types(instance)
     lines += _meaning(instance, forward)
     lines += _gradient(instance, forward)
-    lines += _partitions(instance)
+    lines += _partitions(instance, forward)
     if across(instance.node) is None:
         lines += _kernels(forward)
     return lines
@@ -284,13 +284,16 @@ def _is_matrix_product(node: Node) -> bool:
     return found is not None and found.is_matrix
 
 
-def _partitions(instance: Instance) -> Iterator[Text]:
-    formula = instance.node.formula
-    if formula is None:
+def _partitions(instance: Instance, forward: Graph) -> Iterator[Text]:
+    if across(instance.node) is not None:
         return
-    yield _section("partitions", "one cut each, over n = 4 ranks; |y| is all of y, in bytes")
-    for line in show(formula, [value.type for value in instance.node.inputs]):
-        yield Text(f"  {line}")
+    formula = instance.node.formula
+    yield _section("partitions", "one cut each, over R = 4 ranks; |y| is all of y, in bytes")
+    if formula is not None:
+        lines = show(formula, [value.type for value in instance.node.inputs])
+    else:
+        lines = show_graph(forward)
+    yield from (Text(f"  {line}") for line in lines)
 
 
 def _kernels(forward: Graph) -> Iterator[Text]:
