@@ -60,7 +60,7 @@ BEYOND: tuple[tuple[str, str], ...] = (
      "fractions: special functions that no loop over elements says"),
     ("linalg_* but cross and vector_norm, cholesky, lu, qr, eigh, matrix_exp", "factorisations: "
      "each step depends on the one before"),
-    ("lstm, gru, rnn_tanh, rnn_relu", "a scan over time, for which there is no operator yet"),
+    ("lstm with a projected state", "a scan whose state and output differ: not declared yet"),
     ("ctc_loss, multilabel_margin_loss", "where a row ends depends on values"),
     ("embedding_bag", "where bags end depends on values"),
     ("cumsum and its kin along more than 64 elements", "the loops are quadratic, torch's are not"),
