@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from tests.train.nets import (
 )
 from torch import nn
 
+import tilewright as tw
 from tilewright import Options, train_step
 from tilewright.graph.evaluate_scalar import uniform
 
@@ -248,6 +250,35 @@ def test_a_parameter_put_in_the_place_of_another_is_seen() -> None:
         eager_step(theirs, reference, batch(seed))
     assert_same(ours, theirs)
     assert torch.equal(ours.first.bias, fresh)
+
+
+class Pulled(nn.Module):
+    """A force: the gradient of an energy by the input, taken inside of the model."""
+
+    def __init__(self, take: Callable[..., Any]) -> None:
+        super().__init__()
+        self.energy = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 1))
+        self.head = nn.Linear(3, 2)
+        self.take = take
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        force = self.take(lambda at: self.energy(at).sum())(x)
+        out: torch.Tensor = self.head(x + force)
+        return out
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("take", [torch.func.grad, tw.grad], ids=["torch", "ours"])
+def test_a_derivative_taken_inside_of_the_model_is_trained_through(take: Any, parts: int) -> None:
+    ours = Pulled(take)
+    theirs = copy.deepcopy(ours)
+    theirs.take = torch.func.grad
+    step = train_step(ours, mean_square, sgd(ours), *batch(), accumulate=parts)
+    reference = sgd(theirs)
+    for seed in range(3):
+        loss = step(*batch(seed))
+        torch.testing.assert_close(loss, eager_step(theirs, reference, batch(seed)))
+    assert_same(ours, theirs)
 
 
 def test_a_loss_with_parameters_of_its_own_trains_them() -> None:

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tilewright.autodiff import reverse
+from tilewright.autodiff import resolve, reverse
 from tilewright.base.dtypes import BOOL, F32, F64
 from tilewright.graph.build import Builder, prune
 from tilewright.graph.ir import Attr, Graph, Role, TensorType, Value
@@ -84,7 +84,7 @@ def training_graph(
     many batches of the graph's, one after the other.
     """
     wrt = [update.parameter for update in updates]
-    joint = reverse(forward, wrt, of=[0], ones=not scaled)
+    joint = reverse(resolve(forward), wrt, of=[0], ones=not scaled)
     if accumulate > 1:
         joint = accumulated(joint, accumulate)
     builder = Builder.extending(joint.graph)
