@@ -13,6 +13,7 @@ from typing import Any
 from tilewright.compiler.assemble import Assembled, Decision, assemble
 from tilewright.compiler.convolutions import CallConvolutions
 from tilewright.compiler.library import served
+from tilewright.compiler.mask_gradients import ExpandBesideMasks
 from tilewright.compiler.masks import AddMasks
 from tilewright.compiler.options import Options
 from tilewright.compiler.varying import check_other_example
@@ -26,7 +27,8 @@ from tilewright.runtime import Executable
 def passes(options: Options) -> tuple[Pass, ...]:
     """Return the passes of one compilation, in order."""
     calls: tuple[Pass, ...] = (CallConvolutions(),) if options.library else ()
-    before = (AddMasks(), *simplifications(served), *calls, SplitReductions())
+    masks: tuple[Pass, ...] = (AddMasks(), ExpandBesideMasks())
+    before = (*masks, *simplifications(served), *calls, SplitReductions())
     return (*before, Fuse(), DeadCode()) if options.fuse else before
 
 

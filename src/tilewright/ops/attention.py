@@ -1,7 +1,8 @@
 """Attention: softmax(q k' scale + mask) v, and its gradient without the matrix kept.
 
-The idea: forward also gives the logarithm of each row's sum of exponentials; backward makes the
-probabilities again from it, `p = exp(s - l)`, so that nothing of the size of the matrix is saved.
+The idea: backward makes the probabilities again from q and k, as forward did, so that nothing of
+the size of the matrix is saved.  The logarithm of each row's sum of exponentials is there for
+kernels that make them from it, `exp(s - l)`: the rounding of that grows with the scores.
 A row that is masked everywhere gives 0, and so do its gradients.
 
 Heads: k and v may have fewer than q; query head h reads head `h // (heads of q / heads of k)`.
@@ -10,6 +11,7 @@ This module does not know how attention is computed in tiles.
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from tilewright.base.dtypes import BOOL, DType
 from tilewright.base.errors import UNKNOWN, Origin
@@ -74,8 +76,8 @@ def _scores(builder: Builder, at: _Problem) -> Value:
     return write(builder, body, s=scores, name="causal_scores", origin=at.origin)
 
 
-def _attention(builder: Builder, inputs: tuple[Value, ...], attrs: Attrs) -> tuple[Value, ...]:
-    at = _problem(inputs, attrs)
+def _probabilities(builder: Builder, at: _Problem) -> tuple[Value, Value, Value]:
+    """The softmax of the scores; of each row the largest, and the sum of exponentials less it."""
     scores = _scores(builder, at)
     top = write(builder, "y[..., m] max= s[..., m, n]", s=scores, name="top")
     body = "y[..., m, n] = 0 if s[..., m, n] == -inf else exp(s[..., m, n] - t[..., m])"
@@ -83,6 +85,12 @@ def _attention(builder: Builder, inputs: tuple[Value, ...], attrs: Attrs) -> tup
     total = write(builder, "y[..., m] += e[..., m, n]", e=powers, name="total")
     body = "y[..., m, n] = 0 if t[..., m] == 0 else e[..., m, n] / t[..., m]"
     share = write(builder, body, e=powers, t=total, name="probabilities")
+    return share, top, total
+
+
+def _attention(builder: Builder, inputs: tuple[Value, ...], attrs: Attrs) -> tuple[Value, ...]:
+    at = _problem(inputs, attrs)
+    share, top, total = _probabilities(builder, at)
     body = f"y[{at.lead}, m, d] += p[{at.lead}, m, n] * v[{at.shared}, n, d]"
     out = write(builder, body, p=share, v=at.v, dtype=at.q.type.dtype, name="out")
     body = "y[..., m] = -inf if t[..., m] == 0 else log(t[..., m]) + m0[..., m]"
@@ -96,27 +104,23 @@ def _attention_vjp(builder: Builder, node: Node, tangents: Tangents) -> Tangents
     if dy is None:
         return (None,) * len(node.inputs)
     mask = node.inputs[3:]
-    causal, scale = node.attr("causal"), node.attr("scale")
-    rest = (dy, *node.outputs, *node.inputs)
-    dq, dk, dv = apply(
-        builder, ATTENTION_GRAD, *rest, origin=node.origin, causal=causal, scale=scale
-    )
+    how: dict[str, Any] = {"causal": node.attr("causal"), "scale": node.attr("scale")}
+    how["origin"] = node.origin
+    dq, dk, dv = apply(builder, ATTENTION_GRAD, dy, *node.outputs, *node.inputs, **how)
     if not mask:
         return dq, dk, dv
     if mask[0].type.dtype.kind != "float":
         return dq, dk, dv, None
-    (dmask,) = apply(builder, MASK_GRAD, *rest, origin=node.origin, causal=causal, scale=scale)
+    (dmask,) = apply(builder, MASK_GRAD, dy, *node.inputs, **how)
     return dq, dk, dv, dmask
 
 
 def _both_vjp(builder: Builder, node: Node, dy: Value | None, dl: Value) -> Tangents:
-    """The gradient where the logarithms have a tangent too: of second derivatives only, which read
-    them.  That of the scores is then p (dy v' - rowsum(dy out) + dl)."""
-    out, log_total = node.outputs
+    """The gradient where the logarithms have a tangent too, which no kernel takes."""
     if dy is None:
-        dy = write(builder, "y[...] = 0.0 * o[...]", o=out, origin=node.origin)
+        dy = write(builder, "y[...] = 0.0 * o[...]", o=node.outputs[0], origin=node.origin)
     at = _problem(node.inputs, dict(node.attrs), node.origin)
-    share, ds = _score_grad(builder, at, dy, out, log_total, dl)
+    share, ds = _score_grad(builder, at, dy, dl)
     found = _operand_grads(builder, at, dy, share, ds)
     if at.mask is None:
         return found
@@ -125,31 +129,25 @@ def _both_vjp(builder: Builder, node: Node, dy: Value | None, dl: Value) -> Tang
 
 
 def _score_grad(
-    builder: Builder,
-    at: _Problem,
-    dy: Value,
-    out: Value,
-    log_total: Value,
-    dl: Value | None = None,
+    builder: Builder, at: _Problem, dy: Value, dl: Value | None = None
 ) -> tuple[Value, Value]:
-    """The probabilities p, and the gradient of the scores: p (dy v' - rowsum(dy out))."""
-    scores = _scores(builder, at)
-    body = "y[..., m, n] = 0 if s[..., m, n] == -inf else exp(s[..., m, n] - l[..., m])"
-    share = write(builder, body, s=scores, l=log_total, name="probabilities")
-    body = "y[..., m] += dy[..., m, d] * o[..., m, d]"
-    inner = write(builder, body, dy=dy, o=out, dtype=at.compute, name="inner")
-    if dl is not None:
-        inner = write(builder, "y[...] = s[...] - dl[...]", s=inner, dl=dl, name="inner")
+    """The probabilities p, and the gradient of the scores: p (dp - rowsum(p dp) + dl) where dp is
+    dy v'."""
+    share, _, _ = _probabilities(builder, at)
     body = f"y[{at.lead}, m, n] += dy[{at.lead}, m, d] * v[{at.shared}, n, d]"
     dp = write(builder, body, dy=dy, v=at.v, dtype=at.compute, name="d_probabilities")
+    body = "y[..., m] += p[..., m, n] * dp[..., m, n]"
+    inner = write(builder, body, p=share, dp=dp, name="inner")
+    if dl is not None:
+        inner = write(builder, "y[...] = s[...] - dl[...]", s=inner, dl=dl, name="inner")
     body = "y[..., m, n] = p[..., m, n] * (dp[..., m, n] - s[..., m])"
     return share, write(builder, body, p=share, dp=dp, s=inner, name="d_scores")
 
 
 def _attention_grad(builder: Builder, inputs: tuple[Value, ...], attrs: Attrs) -> tuple[Value, ...]:
-    dy, out, log_total, *rest = inputs
+    dy, _, _, *rest = inputs
     at = _problem(tuple(rest), attrs)
-    share, ds = _score_grad(builder, at, dy, out, log_total)
+    share, ds = _score_grad(builder, at, dy)
     return _operand_grads(builder, at, dy, share, ds)
 
 
@@ -180,10 +178,10 @@ def _shared_grad(
 
 
 def _mask_grad(builder: Builder, inputs: tuple[Value, ...], attrs: Attrs) -> tuple[Value, ...]:
-    dy, out, log_total, *rest = inputs
+    dy, *rest = inputs
     at = _problem(tuple(rest), attrs)
     assert at.mask is not None, "there is a mask to differentiate for"
-    _, ds = _score_grad(builder, at, dy, out, log_total)
+    _, ds = _score_grad(builder, at, dy)
     return (_folded(builder, ds, at.mask),)
 
 
@@ -199,11 +197,11 @@ def _folded(builder: Builder, x: Value, like: Value) -> Value:
 
 ATTENTION_GRAD = Operator(
     "attention_grad(dy, out, logsumexp, q, k, v, mask?; causal=False, scale=None)",
-    "The gradients of q, k and v; the probabilities are made again from logsumexp.",
+    "The gradients of q, k and v; out and logsumexp are what a kernel of its own reads.",
     expand=_attention_grad,
 )
 MASK_GRAD = Operator(
-    "attention_mask_grad(dy, out, logsumexp, q, k, v, mask; causal=False, scale=None)",
+    "attention_mask_grad(dy, q, k, v, mask; causal=False, scale=None)",
     "The gradient of a mask that is added.",
     expand=_mask_grad,
 )
