@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.utils._pytree as pytree
 from torch import fx
+from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -67,7 +68,8 @@ def survey(module: fx.GraphModule, fakes: Sequence[Any], mode: FakeTensorMode) -
     grad_was = torch.is_grad_enabled()
     observer = _Observer(module, watch=grad_was or switches)
     try:
-        with mode:
+        # As in Dynamo: torch's C++ composites would ask for plain numbers where sizes vary.
+        with mode, enable_python_dispatcher():
             results = observer.run(*fakes)
     finally:
         torch._C._set_grad_enabled(grad_was)

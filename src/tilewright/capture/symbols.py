@@ -33,8 +33,8 @@ Names = tuple[str | None, ...]
 class Varying:
     """Which dims of which arguments vary.
 
-    dims: for each argument of a graph one name or None per dim; for an argument that is itself a
-    size, its name alone; () where nothing varies.
+    dims: for each argument of a graph one name or None per dim; for an argument that is itself the
+    size of a dim, its name alone; () where nothing varies.
     """
 
     dims: tuple[Names, ...]
@@ -48,6 +48,15 @@ class Varying:
                 if name is not None and (found.setdefault(name, extent) != extent or extent < 2):
                     return None
         return found
+
+    def numbers(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
+        """Return the numbers in a call that are no sizes: what is compiled is for these alone."""
+        pairs = zip(arguments, self.dims, strict=True)
+        return tuple(
+            argument
+            for argument, names in pairs
+            if not isinstance(argument, torch.Tensor) and not any(names)
+        )
 
 
 def varying_of(module: fx.GraphModule) -> Varying | None:
@@ -69,20 +78,17 @@ def varying_of(module: fx.GraphModule) -> Varying | None:
 
     try:
         dims = tuple(
-            tuple(name(size) for size in value.shape)
-            if isinstance(value, torch.Tensor)
-            else ((name(value),) if isinstance(value, torch.SymInt) else ())
+            tuple(name(size) for size in value.shape) if isinstance(value, torch.Tensor) else ()
             for value in examples
         )
+        carried = set(names.values())
+        sizes_alone = [
+            (name(value),) if isinstance(value, torch.SymInt) else () for value in examples
+        ]
     except ValueError:
         return None
-    carried = {
-        each
-        for value, own in zip(examples, dims, strict=True)
-        if isinstance(value, torch.Tensor)
-        for each in own
-    }
-    return Varying(dims) if names and set(names.values()) <= carried else None
+    sized = (own if carried.issuperset(own) else () for own in sizes_alone)
+    return Varying(tuple(a or b for a, b in zip(dims, sized, strict=True))) if carried else None
 
 
 class Symbols:

@@ -97,7 +97,7 @@ class DynamoGraph:
         self.only: Call | None = None
         self.variants: dict[tuple[Any, ...], Call] = {}
         self.varying: Varying | None = None
-        self.whole: list[Variant] = []
+        self.whole: list[tuple[tuple[Any, ...], Variant]] = []
         self.refused = 0
 
     def prepare(self, examples: Sequence[Any]) -> None:
@@ -130,8 +130,9 @@ class DynamoGraph:
         values = None if self.varying is None else self.varying.values(args)
         if self.varying is None or not values:
             return None
-        for variant in self.whole:
-            bound = variant.at(values, args)
+        numbers = self.varying.numbers(args)
+        for known, variant in self.whole:
+            bound = variant.at(values, args) if known == numbers else None
             if bound is not None:
                 return bound.call
         reason = ""
@@ -156,7 +157,7 @@ class DynamoGraph:
                 reason = str(error) or type(error).__name__
                 continue
             if bound is not None:
-                self.whole.append(variant)
+                self.whole.append((numbers, variant))
                 COMPILED.append(symbols.sizes.describe())
                 return bound.call
             reason = f"compiled for {symbols.sizes.describe()}"
