@@ -130,3 +130,30 @@ def test_dropout_between_layers_is_drawn_once_for_forward_and_backward() -> None
     torch.testing.assert_close(ours, theirs)
     gradients = (torch.autograd.grad(value.pow(2).sum(), x)[0] for value in (ours, theirs))
     torch.testing.assert_close(*gradients)
+
+
+class Packed(nn.Module):
+    """Sequences of several lengths, packed for the recurrent layers alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.LSTM(3, 4, num_layers=2, bidirectional=True, batch_first=True)
+        self.head = nn.Linear(8, 2)
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        rnn = nn.utils.rnn
+        packed = rnn.pack_padded_sequence(torch.tanh(x) * 2, lengths, True, enforce_sorted=False)
+        out, _ = rnn.pad_packed_sequence(self.net(packed)[0], True)
+        made: torch.Tensor = torch.relu(self.head(out))
+        return made
+
+
+def test_around_packed_sequences_torch_compile_leaves_the_layers_to_python() -> None:
+    net, x = Packed().double(), torch.randn(2, 5, 3, dtype=torch.float64, requires_grad=True)
+    compiled = torch.compile(net, backend="tilewright")
+    for lengths in (torch.tensor([3, 5]), torch.tensor([4, 2])):
+        ours, theirs = compiled(x, lengths), net(x, lengths)
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-13)
+        wrt = [x, *net.parameters()]
+        pairs = (torch.autograd.grad(value.pow(2).sum(), wrt) for value in (ours, theirs))
+        torch.testing.assert_close(*pairs, rtol=1e-11, atol=1e-13)

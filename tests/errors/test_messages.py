@@ -58,6 +58,7 @@ COMPILED: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {
     "forbidden_library_call": (mistakes.sorts, (X,), {"options": tw.Options(library=False)}),
     "custom_function": (mistakes.uses_custom_function, (_asking(3),), {}),
     "derivative_inside": (mistakes.takes_a_gradient, (_asking(3),), {}),
+    "packed_sequence": (mistakes.packs, (torch.ones(2, 2, 3),), {}),
     "missing_dim": (mistakes.softmax_of_missing_dim, (X,), {}),
     "result_of_no_tensor": (mistakes.counts_letters, (X,), {}),
     "complex_argument": (mistakes.sorts, (torch.ones(2, dtype=torch.complex64),), {}),

@@ -29,6 +29,7 @@ _CALL = re.compile(
 )
 _GOT = re.compile(r"got (?P<kind>\w+)\((?P<quote>['\"])(?P<said>.*?)(?P=quote)\)$", re.MULTILINE)
 _FAKE = re.compile(r"FakeTensor\(\.\.\., size=\(([^)]*)\)(?:, dtype=torch\.(\w+))?")
+_PACKS = re.compile(r"function `(?:pack|pad_packed|pack_padded)_sequence`")
 _RAISED = re.compile(r"raised exception (.*)")
 _PART = re.compile(r"^\s*(Explanation|Hint|Developer debug context): ?(.*)$", re.MULTILINE)
 # Hints that do not help the user of this package.
@@ -46,9 +47,9 @@ def explain(reason: Exception) -> TilewrightError | None:
         return None
     account = text.split("from user code:", 1)[0]
     where = _where(reason)
-    of_control = explain_control(account, where)
-    if of_control is not None:
-        return of_control
+    known = explain_control(account, where) or _packed(account, where)
+    if known is not None:
+        return known
     if "failed to run FX node" in account:
         return _impossible_call(account, where)
     if "`torch.autograd.grad`" in account:
@@ -124,6 +125,19 @@ def derivative_inside(name: str, where: Origin) -> CaptureError:
         found=f"a call of {name}",
         where=where,
         mend="take the derivative outside of what is compiled",
+    )
+
+
+def _packed(account: str, where: Origin) -> CaptureError | None:
+    if not _PACKS.search(account):
+        return None
+    return CaptureError(
+        "sequences are packed inside of what is captured",
+        expected="padded sequences, whose size does not depend on their lengths",
+        found="a PackedSequence, which has one row for each element that is no padding",
+        where=where,
+        mend="compute on padded sequences and mask the results: torch.arange(T) < lengths[:, None];"
+        ' or use torch.compile(backend="tilewright"), which leaves such lines to Python',
     )
 
 
