@@ -20,6 +20,7 @@ from tilewright.compiler.options import Options
 from tilewright.compiler.pipeline import Built, build
 from tilewright.compiler.varying import check_split
 from tilewright.graph.ir import Graph, Value
+from tilewright.optimize import RollLoops
 from tilewright.program import Program, contiguous
 from tilewright.runtime.autograd import Pairing, differentiable
 from tilewright.runtime.grad_mode import asked, asks_gradients, gradients_on, is_transforming
@@ -205,7 +206,9 @@ class Runs:
         mutations: Sequence[Mutation] = (),
     ) -> None:
         """inputs: as captured; None where the graph serves whichever ask for gradients."""
-        self.graph = resolve(graph)
+        graph = resolve(graph)
+        # A check compares node by node, and a loop that is written out has more of them.
+        self.graph = graph if options.check else RollLoops()(graph)
         self.inputs = inputs
         self.mutations = mutations
         every = range(len(graph.inputs))

@@ -40,6 +40,7 @@ from tilewright.compiler.derive import Callee, Grad, Jvp, Plain
 from tilewright.compiler.options import Options
 from tilewright.compiler.vectorize import Vectorize, checked
 from tilewright.graph.ir import Graph
+from tilewright.optimize import RollLoops
 from tilewright.runtime.autograd import attached, pulled
 
 How = Grad | Jvp | Plain | Vectorize
@@ -193,7 +194,7 @@ class Transformed:
 def _captured(fn: Callee, arguments: Arguments) -> Function:
     """Capture a function, and take the derivatives that it takes itself."""
     found = capture_function(fn, arguments)
-    return replace(found, graph=resolve(found.graph))
+    return replace(found, graph=RollLoops()(resolve(found.graph)))
 
 
 def in_torch(fn: Callee) -> Callee:

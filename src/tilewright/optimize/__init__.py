@@ -11,6 +11,7 @@ from tilewright.optimize.dead_code import DeadCode
 from tilewright.optimize.expand import Expand
 from tilewright.optimize.fuse import Fuse, FusionPlan, Region, plan_fusion
 from tilewright.optimize.order import simplifications
+from tilewright.optimize.roll import RollLoops
 from tilewright.optimize.split_reductions import SplitReductions
 from tilewright.optimize.subexpressions import CommonSubexpressions
 from tilewright.optimize.views import SimplifyViews
@@ -24,6 +25,7 @@ __all__ = [
     "Fuse",
     "FusionPlan",
     "Region",
+    "RollLoops",
     "SimplifyViews",
     "SplitReductions",
     "plan_fusion",

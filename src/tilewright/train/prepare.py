@@ -19,6 +19,7 @@ from tilewright.capture import Captured, capture
 from tilewright.compiler import Built
 from tilewright.graph.build import names, rename
 from tilewright.graph.ir import Graph, Role
+from tilewright.optimize import RollLoops
 from tilewright.train import optimizers
 from tilewright.train.active import Active
 from tilewright.train.chance import draws_from_torch, seeded_by
@@ -67,7 +68,7 @@ def prepare(
     named = _named_inputs(captured)
     updates = _updates(rule, optimizer, captured.graph, named)
     training = training_graph(
-        masks(captured.graph),
+        masks(RollLoops()(captured.graph)),
         updates,
         clip_norm=clip_norm,
         scaled=scaled,
