@@ -8,6 +8,7 @@ import torch
 import torch.utils._pytree as pytree
 from tests.compiler import torch_control
 from tests.compiler.torch_control import DIFFERENTIABLE, drawn
+from torch._higher_order_ops.while_loop import while_loop
 
 import tilewright as tw
 from tilewright.base.errors import CaptureError
@@ -156,3 +157,46 @@ def test_a_batch_inside_of_captured_code_takes_each_sample_s_own_branch() -> Non
     w = drawn(4, 4, seed=1)
     found = tw.compile(both, SAMPLES, w)(SAMPLES, w)
     _same(found, torch.stack([torch_control.nested_twin(one, w) for one in SAMPLES]))
+
+
+class Tripled(torch.autograd.Function):
+    """A square whose gradient is not its derivative."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        made: Tensor = 3 * dy * x
+        return made
+
+
+def test_bodies_hold_custom_functions_and_keep_to_autocast() -> None:
+    x, w = torch.rand(3, 4, requires_grad=True), torch.randn(4, 4)
+
+    def both(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        squared = torch.cond(x.sum() > 0, lambda x: Tripled.apply(x) + 1, lambda x: x * 2, (x,))
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            halved = torch.cond(x.sum() > 0, lambda x: (x @ w).float(), lambda x: x * 2, (x,))
+        return squared, halved
+
+    squared, halved = tw.compile(both, x, w)(x, w)
+    (gradient,) = torch.autograd.grad(squared.sum(), x)
+    torch.testing.assert_close(gradient, 3 * x.detach())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        torch.testing.assert_close(halved, (x @ w).float(), rtol=0, atol=0)
+
+
+def test_a_batch_of_whiles_lets_each_sample_end_by_itself() -> None:
+    def doubled(y: Tensor) -> Tensor:
+        made: tuple[Tensor, ...] = while_loop(lambda y: y.sum() < 100, lambda y: (y * 2,), (y,))
+        return made[0]
+
+    samples = torch.tensor([[1.0, 2.0], [30.0, 40.0], [99.0, 9.0]])
+    expected = torch.tensor([[64.0, 128.0], [60.0, 80.0], [99.0, 9.0]])
+    _same(tw.vmap(doubled)(samples), expected)
+    value, change = tw.jvp(doubled, (samples[0],), (torch.tensor([1.0, 0.0]),))
+    _same((value, change), (expected[0], torch.tensor([64.0, 0.0])))
