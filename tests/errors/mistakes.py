@@ -179,3 +179,7 @@ def packs(x: Tensor) -> Tensor:
 
 def draws(x: Tensor) -> Tensor:
     return x + torch.rand(())
+
+
+def centres(x: Tensor) -> Tensor:
+    return x - x.mean(0)

@@ -59,6 +59,11 @@ COMPILED: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {
     "custom_function": (mistakes.uses_custom_function, (_asking(3),), {}),
     "derivative_inside": (mistakes.takes_a_gradient, (_asking(3),), {}),
     "packed_sequence": (mistakes.packs, (torch.ones(2, 2, 3),), {}),
+    "bucket_that_is_reduced": (
+        mistakes.centres,
+        (torch.ones(5, 4),),
+        {"options": tw.Options(buckets=("batch",))},
+    ),
     "missing_dim": (mistakes.softmax_of_missing_dim, (X,), {}),
     "result_of_no_tensor": (mistakes.counts_letters, (X,), {}),
     "complex_argument": (mistakes.sorts, (torch.ones(2, dtype=torch.complex64),), {}),
@@ -130,6 +135,8 @@ def test_a_fallback_of_torch_compile_says_why_and_names_the_line(golden: Golden)
         ("unknown_mode", {"mode": "max-autotune"}),
         ("unknown_check", {"options": {"check": "torch"}}),
         ("unknown_random", {"options": {"random": "numpy"}}),
+        ("unknown_buckets", {"options": {"buckets": ("length",)}}),
+        ("buckets_of_a_backend", {"options": {"buckets": ("batch",)}}),
     ],
 )
 def test_options_that_mean_nothing_are_refused(

@@ -6,11 +6,13 @@ what cannot be right is refused at the user's line.
 This package does not know how a graph is differentiated, made cheaper or run.
 """
 
+from tilewright.capture.batches import batch_of, cut, with_batch
+from tilewright.capture.calls import Kept
 from tilewright.capture.coverage import BEYOND, Entry, core_coverage
 from tilewright.capture.entry import Captured, capture
 from tilewright.capture.functionalize import Functional, Prepared, functionalize, prepare_dynamo
 from tilewright.capture.importer import Imported, import_functional
-from tilewright.capture.record import Computed, Input, Mutation
+from tilewright.capture.record import Computed, Input, Literal, Mutation, SameResult
 from tilewright.capture.replay import drawing_again, replay, run_library
 from tilewright.capture.restore import restore, write_back
 from tilewright.capture.symbols import Symbols, Varying, varying_of
@@ -24,13 +26,18 @@ __all__ = [
     "Functional",
     "Imported",
     "Input",
+    "Kept",
+    "Literal",
     "Mutation",
     "Prepared",
+    "SameResult",
     "Symbols",
     "Varying",
     "Watch",
+    "batch_of",
     "capture",
     "core_coverage",
+    "cut",
     "drawing_again",
     "functionalize",
     "import_functional",
@@ -39,5 +46,6 @@ __all__ = [
     "restore",
     "run_library",
     "varying_of",
+    "with_batch",
     "write_back",
 ]

@@ -65,7 +65,9 @@ def backend(
             found=f"mode={mode!r}",
             mend='torch.compile(model, backend="tilewright", options={...})',
         )
-    graph = DynamoGraph(module, _options(options or {}))
+    chosen = _options(options or {})
+    chosen.refuse_buckets()
+    graph = DynamoGraph(module, chosen)
     graph.prepare(examples)
     return graph.call
 

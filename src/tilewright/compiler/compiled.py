@@ -28,24 +28,6 @@ from tilewright.runtime.grad_mode import asked, asks_gradients, gradients_on, is
 Run = Callable[[Sequence[Any]], Sequence[Any]]
 
 
-def compile(
-    fn: Callable[..., Any], *args: Any, options: Options | None = None, **kwargs: Any
-) -> "Compiled":
-    """Compile a function or module for calls like `fn(*args, **kwargs)`.
-
-    The arguments are examples: shapes, dtypes and plain values are compiled in; nothing is computed
-    and nothing of them is kept but that.  Parameters, buffers and what else the function reaches by
-    itself (globals, its closure) are the live tensors, read and updated in place; where something
-    that it reads has changed (training mode, another parameter, a number in its closure, autocast,
-    which tensors ask for gradients) it is compiled again at the next call.  Under a transform of
-    `torch.func` or `torch.vmap` a call runs in eager, with a FallbackWarning.  Raises CaptureError
-    (with the user's line) for what cannot be compiled.
-    """
-    compiled = Compiled(fn, options or Options(), args, kwargs)
-    compiled.prepare([item.requires_grad for item in compiled.captured.inputs])
-    return compiled
-
-
 class Compiled:
     """A compiled function: call it as the original.  `graph`, `program` and `explain()` show it.
 

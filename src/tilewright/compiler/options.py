@@ -9,6 +9,7 @@ from tilewright.base.errors import OptionError
 
 CHECKS = ("", "eager")
 RANDOM = ("", "torch")
+BUCKETS = ("batch",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,9 @@ class Options:
     operator a kernel of its own.  random: "torch" lets a training step draw from torch's generator
     in eager's order, as compiled functions always do: the same `torch.manual_seed` gives eager's
     masks bit for bit; left out, a step's masks are Philox numbers of a seed and of each element's
-    place, which cost no memory.
+    place, which cost no memory.  buckets: ("batch",) lets `tw.compile` pad the batch (the first dim
+    of every tensor argument) to a power of two where that is proved to be right, and cut the
+    results, so that one compilation serves all batches up to it.
     """
 
     check: str = ""
@@ -30,6 +33,7 @@ class Options:
     verify: bool = False
     fuse: bool = True
     random: str = ""
+    buckets: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.check not in CHECKS:
@@ -46,9 +50,26 @@ class Options:
                 found=repr(self.random),
                 mend='Options(random="torch") draws what eager draws after the same seed',
             )
+        if self.buckets not in ((), BUCKETS):
+            raise OptionError(
+                "unknown sizes to round up",
+                expected='("batch",): the first dim of every tensor argument',
+                found=repr(self.buckets),
+                mend='Options(buckets=("batch",))',
+            )
         for name in ("library", "verify", "fuse"):
             value = getattr(self, name)
             if not isinstance(value, bool):
                 raise OptionError(
                     f"option {name} is not a bool", expected="True or False", found=repr(value)
                 )
+
+    def refuse_buckets(self) -> None:
+        """Raise OptionError where there are buckets: none but `tw.compile` pads a batch."""
+        if self.buckets:
+            raise OptionError(
+                "buckets are an option of tw.compile",
+                expected="no buckets here",
+                found=f"buckets={self.buckets!r}",
+                mend="torch.compile(dynamic=True) compiles once for all batches",
+            )

@@ -75,6 +75,7 @@ def build(graph: Graph, options: Options | None = None) -> Built:
     it is right for the example alone.
     """
     options = options or Options()
+    options.refuse_buckets()
     seconds: list[tuple[str, float]] = []
     start = time.perf_counter()
     optimized = run(graph, passes(options), verify=options.verify)
