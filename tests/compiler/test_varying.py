@@ -95,6 +95,30 @@ def test_a_number_that_is_no_size_is_compiled_in() -> None:
     assert len(COMPILED) == 3
 
 
+class Shared(torch.autograd.Function):
+    """x, whose gradient is shared by its rows: a backward that has saved a size."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.rows = x.shape[0]
+        return x * 1
+
+    @staticmethod
+    def backward(ctx: Any, *dy: Tensor) -> Tensor:
+        return dy[0] / ctx.rows
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+def test_a_gradient_written_by_hand_is_compiled_for_each_size() -> None:
+    compiled = torch.compile(lambda x: Shared.apply(x).sin(), backend="tilewright", dynamic=True)
+    for rows in (3, 5):
+        x = torch.randn(rows, 2, requires_grad=True)
+        (found,) = torch.autograd.grad(compiled(x).sum(), x)
+        torch.testing.assert_close(found, x.detach().cos() / rows)
+    assert len(SPECIALIZED) == 2
+    assert all("around a custom autograd.Function" in reason for reason in SPECIALIZED)
+
+
 def test_a_size_of_one_is_torchs_own_case() -> None:
     model = mlps.mlp((6, 5, 4))
     compiled = torch.compile(model, backend="tilewright", dynamic=True)

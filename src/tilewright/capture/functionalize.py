@@ -132,13 +132,9 @@ def functionalize(
         _stop_gradients(module, found)
         _append_results(module, hidden)
         made, updated = _trace(module, tensors, varying, symbols)
+        if symbols is not None:
+            _refuse_custom_gradients(made)
         traced = _trace_bodies(module, made)
-    if symbols is not None and traced.bodies:
-        raise SizesError(
-            "sizes vary around a custom autograd.Function",
-            expected="gradients that are derived, where one compilation is for all sizes",
-            found=f"{len(traced.bodies)} backward passes that are written by hand",
-        )
     if symbols is not None:
         results = tuple(symbols.result(result) for result in results)
     updates = tuple((position, _differentiable(found, position)) for position in updated)
@@ -213,6 +209,17 @@ def _fake_again(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
         return mode.from_tensor(tensor.detach())
     with mode:
         return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+
+
+def _refuse_custom_gradients(traced: fx.GraphModule) -> None:
+    """Raise SizesError where a gradient is written by hand: what it has saved may be a size."""
+    found = [node for node in traced.graph.nodes if str(node.target) == CUSTOM_GRADIENT]
+    if found:
+        raise SizesError(
+            "sizes vary around a custom autograd.Function",
+            expected="gradients that are derived, where one compilation is for all sizes",
+            found=f"{len(found)} backward passes that are written by hand",
+        )
 
 
 def _trace_bodies(module: fx.GraphModule, traced: fx.GraphModule) -> Traced:
