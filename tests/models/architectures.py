@@ -19,11 +19,14 @@ VOCABULARY = 67
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """One row: the class of the model, the sizes of its configuration, and its inputs."""
+    """One row: the class of the model, the sizes of its configuration, and its inputs.
+
+    inputs: an example; called with a batch and a length (or the side of a picture) another one.
+    """
 
     model: str
     sizes: Mapping[str, Any]
-    inputs: Callable[[], Inputs]
+    inputs: Callable[..., Inputs]
     config: str = ""
     required: bool = False
 
@@ -68,43 +71,52 @@ def ids(batch: int = 2, length: int = 10) -> torch.Tensor:
     return torch.randint(3, VOCABULARY, (batch, length))
 
 
-def tokens() -> Inputs:
-    return {"input_ids": ids()}
+def tokens(batch: int = 2, length: int = 10) -> Inputs:
+    return {"input_ids": ids(batch, length)}
 
 
-def labelled() -> Inputs:
-    given = ids()
+def labelled(batch: int = 2, length: int = 10) -> Inputs:
+    given = ids(batch, length)
     return {"input_ids": given, "labels": given.clone()}
 
 
-def padded() -> Inputs:
+def padded(batch: int = 2, length: int = 10) -> Inputs:
     """Tokens of which the first sequence has padding at its end."""
-    given = ids()
+    given = ids(batch, length)
     mask = torch.ones_like(given)
-    mask[0, 7:] = 0
+    mask[0, length - length * 3 // 10 :] = 0
     return {"input_ids": given, "attention_mask": mask}
 
 
-def padded_and_labelled() -> Inputs:
-    given = padded()
-    labels = ids()
+def padded_and_labelled(batch: int = 2, length: int = 10) -> Inputs:
+    given = padded(batch, length)
+    labels = ids(batch, length)
     labels[given["attention_mask"] == 0] = -100
     return given | {"labels": labels}
 
 
-def translated() -> Inputs:
-    return padded() | {"decoder_input_ids": ids(2, 7), "labels": ids(2, 7)}
+def translated(batch: int = 2, length: int = 10) -> Inputs:
+    """Tokens to read, and fewer to write."""
+    given, fewer = padded(batch, length), (length * 7 + 9) // 10
+    return given | {"decoder_input_ids": ids(batch, fewer), "labels": ids(batch, fewer)}
 
 
-def pixels(side: int = 32, batch: int = 2) -> Callable[[], Inputs]:
-    return lambda: {"pixel_values": torch.randn(batch, 3, side, side)}
+def pixels(side: int = 32, batch: int = 2) -> Callable[..., Inputs]:
+    def drawn(batch: int = batch, length: int = side) -> Inputs:
+        return {"pixel_values": torch.randn(batch, 3, length, length)}
+
+    return drawn
 
 
-def classified(side: int = 32, batch: int = 2) -> Callable[[], Inputs]:
-    return lambda: {**pixels(side, batch)(), "labels": torch.tensor([1, 3, 0, 4][:batch])}
+def classified(side: int = 32, batch: int = 2) -> Callable[..., Inputs]:
+    def drawn(batch: int = batch, length: int = side) -> Inputs:
+        labels = torch.tensor([1, 3, 0, 4, 2, 1, 3, 0][:batch])
+        return {**pixels()(batch, length), "labels": labels}
+
+    return drawn
 
 
-def many_classified() -> Callable[[], Inputs]:
+def many_classified() -> Callable[..., Inputs]:
     """Pictures enough that the statistics of a narrow batch norm are not those of two numbers."""
     return classified(64, 4)
 
@@ -232,6 +244,9 @@ TEXTS: dict[str, Architecture] = {
     "modernbert-decoder": A("ModernBertDecoderForCausalLM", TEXT, labelled),
     # Mixtures of experts, recurrences and state spaces.
     "mixtral": A("MixtralForCausalLM", EXPERTS, labelled),
+    "mixtral in batches": A(
+        "MixtralForCausalLM", EXPERTS | {"experts_implementation": "batched_mm"}, labelled
+    ),
     "qwen2 moe": A(
         "Qwen2MoeForCausalLM", EXPERTS | {"shared_expert_intermediate_size": 24}, labelled
     ),

@@ -3,7 +3,7 @@
 The idea: the same rows as in `architectures`.  This module does not know what is compared.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -50,19 +50,40 @@ SPEECH = {
 }
 
 
-def paired() -> Inputs:
-    return {**padded(), **pixels(16)()}
+def paired(batch: int = 2, length: int = 10) -> Inputs:
+    return {**padded(batch, length), **pixels(16, batch)()}
 
 
-def spoken(length: int = 400) -> Callable[[], Inputs]:
-    return lambda: {"input_values": torch.randn(2, length)}
+def spoken(batch: int = 2, length: int = 400) -> Inputs:
+    return {"input_values": torch.randn(batch, length)}
 
 
-def spectrum() -> Inputs:
+def spectrum(batch: int = 2, length: int = 6) -> Inputs:
     return {
-        "input_features": torch.randn(2, 8, 40),
-        "decoder_input_ids": ids(2, 6),
-        "labels": ids(2, 6),
+        "input_features": torch.randn(batch, 8, 40),
+        "decoder_input_ids": ids(batch, length),
+        "labels": ids(batch, length),
+    }
+
+
+def series(batch: int = 2, length: int = 16) -> Inputs:
+    past, future = torch.randn(batch, length, 2), torch.randn(batch, 4, 2)
+    return {"past_values": past, "future_values": future}
+
+
+def film(batch: int = 2, length: int = 16) -> Inputs:
+    labels = torch.tensor([1, 3, 0, 4][:batch])
+    return {"pixel_values": torch.randn(batch, 2, 3, length, length), "labels": labels}
+
+
+def played(batch: int = 2, length: int = 4) -> Inputs:
+    return {
+        "states": torch.randn(batch, length, 5),
+        "actions": torch.randn(batch, length, 3),
+        "rewards": torch.randn(batch, length, 1),
+        "returns_to_go": torch.randn(batch, length, 1),
+        "timesteps": torch.arange(length).repeat(batch, 1),
+        "attention_mask": torch.ones(batch, length),
     }
 
 
@@ -172,52 +193,58 @@ OTHERS: dict[str, Architecture] = {
         TRANSLATION | {"num_mel_bins": 8, "max_source_positions": 20, "max_target_positions": 16},
         spectrum,
     ),
-    "wav2vec2": A("Wav2Vec2Model", SPEECH | {"num_feat_extract_layers": 2}, spoken()),
+    "wav2vec2": A("Wav2Vec2Model", SPEECH | {"num_feat_extract_layers": 2}, spoken),
     "wav2vec2 ctc": A(
         "Wav2Vec2ForCTC", SPEECH,
-        lambda: {**spoken()(), "labels": torch.randint(1, 20, (2, 4))},
+        lambda batch=2, length=400: {
+            **spoken(batch, length), "labels": torch.randint(1, 20, (batch, 4)),
+        },
     ),
-    "hubert": A("HubertModel", SPEECH, spoken()),
-    "wavlm": A("WavLMModel", SPEECH, spoken()),
-    "sew": A("SEWModel", SPEECH | {"squeeze_factor": 2}, spoken()),
-    "unispeech": A("UniSpeechModel", SPEECH, spoken()),
-    "data2vec audio": A("Data2VecAudioModel", SPEECH, spoken()),
+    "hubert": A("HubertModel", SPEECH, spoken),
+    "wavlm": A("WavLMModel", SPEECH, spoken),
+    "sew": A("SEWModel", SPEECH | {"squeeze_factor": 2}, spoken),
+    "unispeech": A("UniSpeechModel", SPEECH, spoken),
+    "data2vec audio": A("Data2VecAudioModel", SPEECH, spoken),
     "ast": A(
         "ASTModel", VISION | {"max_length": 24, "num_mel_bins": 16, "frequency_stride": 4,
                               "time_stride": 4},
-        lambda: {"input_values": torch.randn(2, 24, 16)},
+        lambda batch=2, length=24: {"input_values": torch.randn(batch, length, 16)},
     ),
     "patchtst": A(
         "PatchTSTForPrediction",
         {"num_input_channels": 2, "context_length": 16, "patch_length": 4, "patch_stride": 4,
          "d_model": 16, "num_attention_heads": 2, "ffn_dim": 24, "num_hidden_layers": 1,
          "prediction_length": 4, "loss": "mse"},
-        lambda: {"past_values": torch.randn(2, 16, 2), "future_values": torch.randn(2, 4, 2)},
+        series,
     ),
     "patchtsmixer": A(
         "PatchTSMixerForPrediction",
         {"num_input_channels": 2, "context_length": 16, "patch_length": 4, "patch_stride": 4,
          "d_model": 16, "num_layers": 1, "prediction_length": 4, "loss": "mse"},
-        lambda: {"past_values": torch.randn(2, 16, 2), "future_values": torch.randn(2, 4, 2)},
+        series,
     ),
     "timesformer": A(
         "TimesformerForVideoClassification", VISION | {"num_frames": 2},
-        lambda: {"pixel_values": torch.randn(2, 2, 3, 16, 16), "labels": torch.tensor([1, 3])},
+        film,
     ),
     "videomae": A(
         "VideoMAEForVideoClassification", VISION | {"num_frames": 2, "tubelet_size": 2},
-        lambda: {"pixel_values": torch.randn(2, 2, 3, 16, 16), "labels": torch.tensor([1, 3])},
+        film,
     ),
     "vilt": A(
         "ViltModel", TEXT | VISION,
-        lambda: {**padded(), **pixels(16)(), "pixel_mask": torch.ones(2, 16, 16).long()},
+        lambda batch=2, length=10: {
+            **paired(batch, length), "pixel_mask": torch.ones(batch, 16, 16).long(),
+        },
     ),
     "perceiver": A(
         "PerceiverForMaskedLM",
         TEXT | {"num_latents": 4, "d_latents": 16, "d_model": 16, "num_blocks": 1,
                 "num_self_attends_per_block": 1, "num_self_attention_heads": 2,
                 "num_cross_attention_heads": 2, "qk_channels": 16, "v_channels": 16},
-        lambda: {"inputs": ids(), "attention_mask": torch.ones(2, 10)},
+        lambda batch=2, length=10: {
+            "inputs": ids(batch, length), "attention_mask": torch.ones(batch, length),
+        },
     ),
     "encodec": A(
         "EncodecModel", {"hidden_size": 16, "num_filters": 4, "upsampling_ratios": [2, 2],
@@ -228,11 +255,7 @@ OTHERS: dict[str, Architecture] = {
         "DecisionTransformerModel",
         {"state_dim": 5, "act_dim": 3, "hidden_size": 32, "n_layer": 1, "n_head": 2,
          "max_ep_len": 16, "action_tanh": True},
-        lambda: {
-            "states": torch.randn(2, 4, 5), "actions": torch.randn(2, 4, 3),
-            "rewards": torch.randn(2, 4, 1), "returns_to_go": torch.randn(2, 4, 1),
-            "timesteps": torch.arange(4).repeat(2, 1), "attention_mask": torch.ones(2, 4),
-        },
+        played,
     ),
 }  # fmt: skip
 
