@@ -9,6 +9,7 @@ This module does not know buffers.
 from tilewright.base.expr import Read, Sym, reads
 from tilewright.graph.ir import FUSED, Formula, Graph, Node
 from tilewright.graph.views import view_of
+from tilewright.kernels import read_together
 
 
 def updates_in_place(graph: Graph) -> dict[str, str]:
@@ -64,31 +65,29 @@ def pointwise_at(node: Node, source: str, result: str) -> bool:
         for own, value in zip(body.inputs, node.inputs, strict=True)
         if value.name == source
     }
-    made = {value.name for value in body.outputs}
     position = [value.name for value in node.outputs].index(result)
     own_name = body.outputs[position].name
     if any(item.formula is None or item.formula.op != "=" for item in body.nodes):
         return False
     shape = next(item.output.type.shape for item in body.nodes if item.output.name == own_name)
+    # What is made of the source may be computed again where it is read, results too.
+    touched = set(inner)
     for item in body.nodes:
         formula = item.formula
         assert formula is not None, "the body was looked at"
         names = {
             name
             for name, value in zip(formula.operands, item.inputs, strict=True)
-            if value.name in inner
+            if value.name in touched
         }
-        if names and (item.output.type.shape != shape or not _own_element(formula, names)):
+        if not names:
+            continue
+        if item.output.type.shape != shape or not _own_element(formula, names):
             return False
-        # Values made here and read elsewhere than at their own element would be read too late.
-        through = {
-            name
-            for name, value in zip(formula.operands, item.inputs, strict=True)
-            if value.name not in inner and value.name not in made
-        }
-        if not _own_element(formula, {n for n in through if _is_body_value(body, item, n)}):
-            return False
-    return not _read_after(body, own_name, inner)
+        touched.add(item.output.name)
+    if _read_after(body, own_name, inner):
+        return False
+    return all(read_together(body, name, position) for name in inner)
 
 
 def _read_after(body: Graph, result: str, source: set[str]) -> bool:
@@ -108,12 +107,6 @@ def _read_after(body: Graph, result: str, source: set[str]) -> bool:
                 reading.add(name)
         written = written or name == result
     return False
-
-
-def _is_body_value(body: "Graph", item: Node, operand: str) -> bool:
-    assert item.formula is not None, "the body was looked at"
-    value = item.inputs[item.formula.operands.index(operand)]
-    return all(value.name != own.name for own in body.inputs)
 
 
 def _operand(node: Node, source: str) -> set[str]:

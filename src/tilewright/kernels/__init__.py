@@ -6,7 +6,7 @@ the result is a self-contained text whose name is its hash.  `emit` is the way i
 This package does not know a compiler, threads, or what a kernel is for.
 """
 
-from tilewright.kernels.emit import FLAGS, Emitted, choose_recipe, emit, emit_naive
+from tilewright.kernels.emit import FLAGS, Emitted, choose_recipe, emit, emit_naive, read_together
 
 __all__ = [
     "FLAGS",
@@ -14,4 +14,5 @@ __all__ = [
     "choose_recipe",
     "emit",
     "emit_naive",
+    "read_together",
 ]

@@ -129,6 +129,7 @@ class Choice:
     scatter: Formula | None = None
 
 
+@functools.lru_cache(maxsize=1024)
 def choose(body: Body) -> Choice:
     """Choose the recipe for a body of solved formulas."""
     plan = make_plan(body)
@@ -145,6 +146,29 @@ def choose(body: Body) -> Choice:
 def choose_recipe(graph: Graph) -> str:
     """Return the recipe that `emit` takes for a body, and why, without printing it."""
     return choose(solved_body(canonical(graph, {}))).reason
+
+
+def read_together(graph: Graph, source: str, position: int) -> bool:
+    """Say whether the loops that compute an output are the only ones that read an input, be it to
+    compute again what another part of the kernel has made of it.
+
+    Parts of a kernel that run apart may be run by threads at the same time.
+    """
+    body = solved_body(canonical(graph, {}))
+    plan = choose(body).plan
+    if plan is None:
+        return False
+    touched = {f"a{[value.name for value in graph.inputs].index(source)}"}
+    for name, formula in body.formulas:
+        if not touched.isdisjoint(formula.operands):
+            touched.add(name)
+    places = {
+        statement.name: (at, frozenset(statement.loops()))
+        for at, region in enumerate(plan.regions)
+        for statement in region.statements
+    }
+    home = places[body.outputs[position]]
+    return all(place == home for name, place in places.items() if name in touched)
 
 
 def solved_body(body: Body) -> Body:
