@@ -8,7 +8,9 @@ import torch
 import torch.utils._pytree as pytree
 from tests.compiler import torch_control
 from tests.compiler.torch_control import DIFFERENTIABLE, drawn
+from torch._higher_order_ops.scan import scan
 from torch._higher_order_ops.while_loop import while_loop
+from torch.nn.functional import cross_entropy
 
 import tilewright as tw
 from tilewright.base.errors import CaptureError
@@ -188,6 +190,54 @@ def test_bodies_hold_custom_functions_and_keep_to_autocast() -> None:
     torch.testing.assert_close(gradient, 3 * x.detach())
     with torch.autocast("cpu", dtype=torch.bfloat16):
         torch.testing.assert_close(halved, (x @ w).float(), rtol=0, atol=0)
+
+
+class Normed(torch.nn.Module):
+    """Branches whose operators take no gradient for a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = torch.nn.BatchNorm1d(4)
+        self.register_buffer("weight", torch.rand(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        def scored(x: Tensor) -> Tensor:
+            return cross_entropy(self.norm(x), torch.tensor([0, 3, 1]), weight=self.weight)
+
+        made: Tensor = torch.cond(x.sum() > 0, scored, lambda x: self.norm(x).sum(), (x,))
+        return made
+
+
+def test_buffers_in_a_branch_are_asked_for_no_gradient() -> None:
+    net = Normed().double().eval()
+    x = drawn(3, 4).abs().requires_grad_()
+    found = tw.compile(net, x)(x)
+    expected = cross_entropy(net.norm(x), torch.tensor([0, 3, 1]), weight=net.weight)
+    _same(found, expected)
+    wanted = (x, *net.parameters())
+    _same(torch.autograd.grad(found, wanted), torch.autograd.grad(expected, wanted))
+
+
+def test_a_carry_that_begins_without_gradient_is_cut_where_eager_cuts_it() -> None:
+    def step(carry: tuple[Tensor, Tensor], row: Tensor) -> Any:
+        a, b = carry  # the gradient comes to `b` in the second step, to its square in the third
+        with torch.no_grad():
+            cut = b * b
+        return (row.sin(), a * 2), cut * row
+
+    def rows(x: Tensor) -> Tensor:
+        zeros = torch.zeros(4, dtype=x.dtype)
+        made: Tensor = scan(step, (zeros, zeros.clone()), x)[1]
+        return made
+
+    x = drawn(4, 4).requires_grad_()
+    carry, expected = (torch.zeros(4, dtype=x.dtype), torch.zeros(4, dtype=x.dtype)), []
+    for row in x:
+        carry, made = step(carry, row)
+        expected.append(made)
+    found = tw.compile(rows, x)(x)
+    _same(found, torch.stack(expected))
+    _same(_gradients(found, (x,)), _gradients(torch.stack(expected), (x,)))
 
 
 def test_a_batch_of_whiles_lets_each_sample_end_by_itself() -> None:

@@ -103,7 +103,8 @@ class Flow(torch.nn.Module):
     """A call of control flow that runs as one operator.  Final.
 
     The first run looks at the bodies: plain numbers among the operands are put into them, the types
-    of the results are told (None: no tensor), and the modes are noted to trace the bodies in.
+    of the results are told (None: no tensor), and the modes are noted to trace the bodies in.  Of
+    every tensor that a body takes it is noted whether it has asked for a gradient in some run.
     """
 
     def __init__(
@@ -115,6 +116,7 @@ class Flow(torch.nn.Module):
         self.bodies = tuple(bodies)
         self.origin = origin
         self.results: tuple[tuple[tuple[int, ...], str] | None, ...] | None = None
+        self.asks: tuple[bool, ...] = ()
         self.grad, self.autocast, self.autocast_dtype = False, False, torch.bfloat16
 
     def forward(self, *operands: Any) -> list[torch.Tensor | None]:
@@ -130,6 +132,9 @@ class Flow(torch.nn.Module):
         described = self.name, self.kind, self.carries, self.sequences, repr(types)
         made = iter(torch.ops.tilewright.control_flow.default(tensors, *described))
         asks = torch.is_grad_enabled() and any(map(asks_gradient, tensors))
+        taken = [asks_gradient(tensor) for tensor in tensors[self.kind == COND :]]
+        before = self.asks or (False,) * len(taken)
+        self.asks = tuple(a or b for a, b in zip(before, taken, strict=True))
         return [None if type_ is None else _asking(next(made), asks=asks) for type_ in self.results]
 
     def inputs(self, operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:

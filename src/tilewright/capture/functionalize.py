@@ -254,9 +254,7 @@ def _trace_backward(module: fx.GraphModule, node: fx.Node) -> Traced:
 
 def _trace_body(body: fx.GraphModule, given: Sequence[torch.Tensor], flow: Flow) -> Traced:
     """Trace a body of control flow as a graph of its own, with gradients cut where eager would."""
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
-    fakes = [_variable(mode, _fake_again(mode, tensor)) for tensor in given]
-    found = survey(body, fakes, mode)
+    found = _survey_body(body, given, flow)
     if found.updated:
         written = ", ".join(f"operand {at} is written" for at in found.updated)
         raise writes(flow.kind, written, flow.origin)
@@ -264,10 +262,24 @@ def _trace_body(body: fx.GraphModule, given: Sequence[torch.Tensor], flow: Flow)
     return _trace_bodies(body, _trace(body, given)[0])
 
 
+def _survey_body(body: fx.GraphModule, given: Sequence[torch.Tensor], flow: Flow) -> Survey:
+    """Survey a body with gradients asked for by what asks for them in some step of a loop."""
+    asks = list(flow.asks)
+    while True:
+        mode = FakeTensorMode(allow_non_fake_inputs=True)
+        fakes = [_fake_again(mode, tensor) for tensor in given]
+        fakes = [_variable(mode, f) if ask else f for f, ask in zip(fakes, asks, strict=True)]
+        found = survey(body, fakes, mode)
+        # A first carry of zeros asks for nothing; what a step makes of it may.
+        carried = [value.requires_grad for value in found.results[: flow.carries]]
+        grown = [a or b for a, b in zip(asks, carried, strict=False)] + asks[flow.carries :]
+        if body is not flow.bodies[-1] or grown == asks:  # the test of a while gives no carries
+            return found
+        asks = grown
+
+
 def _variable(mode: FakeTensorMode, fake: torch.Tensor) -> torch.Tensor:
-    """Return a tensor that asks for a gradient, if it can, and is none of the user's leaves."""
-    if not fake.is_floating_point():
-        return fake
+    """Return a tensor that asks for a gradient and is none of the user's leaves."""
     with mode:
         return fake.requires_grad_().clone(memory_format=torch.preserve_format)
 
