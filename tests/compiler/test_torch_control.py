@@ -240,6 +240,20 @@ def test_a_carry_that_begins_without_gradient_is_cut_where_eager_cuts_it() -> No
     _same(_gradients(found, (x,)), _gradients(torch.stack(expected), (x,)))
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_scan_may_carry_nothing(reverse: bool) -> None:
+    def summed(x: Tensor, w: Tensor) -> Any:
+        def step(carry: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
+            return carry + row @ w, carry.sum(-1)
+
+        return scan(step, torch.zeros(0, 2), x, reverse=reverse)
+
+    x, w = torch.zeros(3, 0, 2, requires_grad=True), torch.ones(2, 2, requires_grad=True)
+    last, sums = tw.compile(summed, x, w)(x, w)
+    assert (last.shape, sums.shape) == ((0, 2), (3, 0))
+    _same(torch.autograd.grad(last.sum() + sums.sum(), w)[0], torch.zeros(2, 2))
+
+
 def test_a_batch_of_whiles_lets_each_sample_end_by_itself() -> None:
     def doubled(y: Tensor) -> Tensor:
         made: tuple[Tensor, ...] = while_loop(lambda y: y.sum() < 100, lambda y: (y * 2,), (y,))

@@ -190,7 +190,10 @@ class Assembly:
         place = None if found is None else found.strided(source.strides, source.offset)
         if place is None:
             return False
-        view = replace(source, shape=_shape(value), strides=place.strides, offset=place.offset)
+        # Nothing has no place: where it would begin may lie behind the end of the buffer.
+        empty = 0 in [dim for dim in value.type.shape if type(dim) is int]
+        offset = source.offset if empty else place.offset
+        view = replace(source, shape=_shape(value), strides=place.strides, offset=offset)
         self.places[value.name] = view
         self._decide(node, "view", f"strides {view.strides} of {view.buffer}")
         return True

@@ -90,7 +90,7 @@ def _carry(assembly: "Assembly", node: Node, scan: Scan, at: int) -> _Carry:
     type_ = TensorType((scan.length + 1, *before.type.shape), before.type.dtype)
     stack = assembly.scratch(f"{assembly.prefix}{node.outputs[at].name}_steps", type_)
     low = replace(stack, shape=(scan.length, *stack.shape[1:]))
-    high = replace(low, offset=stack.strides[0])
+    high = replace(low, offset=_stride(stack))
     early, late = (high, low) if scan.reverse else (low, high)
     for value, result in stacked:
         assembly.places[result.name] = early if value == before else late
@@ -102,15 +102,20 @@ def _carry(assembly: "Assembly", node: Node, scan: Scan, at: int) -> _Carry:
     return _Carry(read, written, last, moves=True)
 
 
+def _stride(stack: View) -> int:
+    """Return how far apart slots lie: those that hold nothing lie all where the buffer begins."""
+    return 0 if 0 in stack.shape[1:] else stack.strides[0]
+
+
 def _slot(stack: View, at: int) -> View:
-    offset = stack.offset + at * stack.strides[0]
+    offset = stack.offset + at * _stride(stack)
     return replace(stack, shape=stack.shape[1:], strides=stack.strides[1:], offset=offset)
 
 
 def _slice(assembly: "Assembly", scan: Scan, view: View) -> View:
     """Return the view of one element along the leading dim, that moves with the scan's loop."""
     first = scan.length - 1 if scan.reverse and scan.length else 0
-    step = -view.strides[0] if scan.reverse else view.strides[0]
+    step = -_stride(view) if scan.reverse else _stride(view)
     blank = (0,) * (assembly.depth - len(view.steps))
     return replace(_slot(view, first), steps=(*view.steps, *blank, step))
 
