@@ -72,3 +72,10 @@ def while_test_of_many(x: Tensor) -> Any:
 
 def while_in_reverse(x: Tensor) -> Any:
     return while_loop(lambda c: c.sum() < 99, lambda c: (c * 2,), (x,))
+
+
+def branch_differentiated_inside(x: Tensor) -> Any:
+    def chosen(x: Tensor) -> Any:
+        return torch.cond(x.sum() > 0, lambda x: x.sin().sum(), lambda x: x.cos().sum(), (x,))
+
+    return torch.func.grad(chosen)(x)

@@ -31,6 +31,7 @@ _GOT = re.compile(r"got (?P<kind>\w+)\((?P<quote>['\"])(?P<said>.*?)(?P=quote)\)
 _FAKE = re.compile(r"FakeTensor\(\.\.\., size=\(([^)]*)\)(?:, dtype=torch\.(\w+))?")
 _PACKS = re.compile(r"function `(?:pack|pad_packed|pack_padded)_sequence`")
 _RAISED = re.compile(r"raised exception (.*)")
+_LEVEL = re.compile(r"Expected FakeTensor, got <class 'torch\.Tensor'>")
 _PART = re.compile(r"^\s*(Explanation|Hint|Developer debug context): ?(.*)$", re.MULTILINE)
 # Hints that do not help the user of this package.
 _IDLE = ("Please report", "It may be possible", "This is likely", "Your code may result")
@@ -40,11 +41,7 @@ def explain(reason: Exception) -> TilewrightError | None:
     """Turn a refusal into ours; None for an exception that is not about what is captured."""
     text = str(reason)
     if not isinstance(reason, torch._dynamo.exc.TorchDynamoException):
-        if isinstance(reason, IndexError) and "from user code:" in text:
-            return IndexRangeError(
-                "an index is out of range", found=text.splitlines()[0], where=_where(reason)
-            )
-        return None
+        return _not_dynamos(reason, text)
     account = text.split("from user code:", 1)[0]
     where = _where(reason)
     known = explain_control(account, where) or _packed(account, where)
@@ -87,6 +84,24 @@ def explain(reason: Exception) -> TilewrightError | None:
             mend="return the value in place of storing it in an attribute, list or dict",
         )
     return _untraceable(account, where)
+
+
+def _not_dynamos(reason: Exception, text: str) -> TilewrightError | None:
+    """Explain an exception that has come through Dynamo as it was raised."""
+    if isinstance(reason, IndexError) and "from user code:" in text:
+        return IndexRangeError(
+            "an index is out of range", found=text.splitlines()[0], where=_where(reason)
+        )
+    if isinstance(reason, AssertionError) and _LEVEL.match(text):
+        return CaptureError(
+            "control flow is differentiated inside of what is captured",
+            expected="derivatives of control flow that are taken from outside",
+            found="a transform such as grad or jvp around it, in the captured function",
+            where=_where(reason),
+            mend="call tw.grad(f) as it is, for it is compiled then, and hand transforms to"
+            " each other with no function between them: tw.jvp(tw.grad(f), ...)",
+        )
+    return None
 
 
 def not_applicable(name: str, said: str, found: str, where: Origin) -> TilewrightError:
