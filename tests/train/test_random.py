@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.conformance.cases import uniform
 from torch import Tensor, nn
+from torch._higher_order_ops.scan import scan
 
 import tilewright as tw
 from tilewright.train.chance import seeded_by
@@ -99,3 +101,42 @@ def test_left_out_a_steps_masks_are_a_function_of_its_seed() -> None:
     before = torch.get_rng_state()
     step(x, x)
     assert torch.equal(before, torch.get_rng_state())
+
+
+class DroppedInSteps(nn.Module):
+    """Masks before a scan, in its steps, and in the branches of a cond in them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        def step(carry: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
+            kept = F.dropout(row * self.weight, 0.5)
+            chosen = torch.cond(
+                row.sum() > 0, lambda r: F.dropout(r, 0.5), lambda r: F.dropout(r, 0.75), (row,)
+            )
+            return carry * 1, torch.cat([kept, chosen])
+
+        first = F.dropout(x[0], 0.5)
+        last, rows = scan(step, first, x)
+        return torch.cat([last[None], rows.reshape(-1, 4)])
+
+
+def test_masks_in_bodies_are_numbers_of_the_steps_seed() -> None:
+    net, x = DroppedInSteps(), torch.ones(3, 4, dtype=torch.float64)
+    x[1] *= -1
+    # Every element has a bit of the loss to itself.
+    bits = 2.0 ** torch.arange(28, dtype=torch.float64).reshape(7, 4)
+    optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
+    step = tw.train_step(net, lambda y, _: (y * bits).sum(), optimizer, x, x)
+    step.seed = 7
+    before = torch.get_rng_state()
+    loss = step(x, x).detach()
+    assert torch.equal(before, torch.get_rng_state())
+    draws = [uniform(torch.tensor(7), (4,), stream).double() for stream in range(7)]
+    keeps = [0.5, 0.5, 0.5, 0.5, 0.25, 0.5, 0.5]  # the second row takes the other branch
+    scales = torch.stack([(d < q) / q for d, q in zip(draws, keeps, strict=True)])
+    signs = torch.tensor([1, 1, 1, -1, -1, 1, 1], dtype=torch.float64)[:, None]
+    assert loss == (scales * signs * bits).sum()
+    assert torch.equal(net.weight.detach(), 1 - (scales * signs * bits)[1::2].sum(0))

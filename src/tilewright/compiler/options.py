@@ -23,9 +23,10 @@ class Options:
     operator a kernel of its own.  random: "torch" lets a training step draw from torch's generator
     in eager's order, as compiled functions always do: the same `torch.manual_seed` gives eager's
     masks bit for bit; left out, a step's masks are Philox numbers of a seed and of each element's
-    place, which cost no memory.  buckets: ("batch",) lets `tw.compile` pad the batch (the first dim
-    of every tensor argument) to a power of two where that is proved to be right, and cut the
-    results, so that one compilation serves all batches up to it.
+    place, which cost no memory (each step of a scan has its own; in a while, whose steps nobody
+    knows, torch's generator draws them).  buckets: ("batch",) lets `tw.compile` pad the batch (the
+    first dim of every tensor argument) to a power of two where that is proved to be right, and cut
+    the results, so that one compilation serves all batches up to it.
     """
 
     check: str = ""
