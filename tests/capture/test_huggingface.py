@@ -107,6 +107,7 @@ def test_a_hugging_face_model_in_training_is_eager(name: str) -> None:
     assert backend.captured
 
 
+@pytest.mark.slow  # tests/models runs these through the whole compiler, in eval too
 @pytest.mark.parametrize("name", CASES)
 def test_a_hugging_face_model_in_inference_is_eager(name: str) -> None:
     torch.manual_seed(0)
