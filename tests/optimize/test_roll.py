@@ -1,6 +1,7 @@
 """Loops that are written out become scans, equal to what they were; and nothing else does."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -207,7 +208,6 @@ def steps_out_of_order(x: Tensor, w: Tensor) -> Tensor:
 
 
 def joined_out_of_order(x: Tensor, w: Tensor) -> Tensor:
-    found = list(stacked(x, w).unbind(1))
     h, found = x[:, 0], []
     for at in range(STEPS):
         h = torch.tanh(h @ w + x[:, at])
@@ -233,9 +233,36 @@ def draws(x: Tensor, w: Tensor) -> Tensor:
     return torch.stack(found)
 
 
+def draws_in_a_branch(x: Tensor, w: Tensor) -> Tensor:
+    h, found = x[:, 0], []
+    for at in range(STEPS):
+        drop = partial(torch.dropout, p=0.5, train=True)
+        h = torch.cond(h.sum() > 0, drop, torch.sin, (h @ w + x[:, at],))
+        found.append(h)
+    return torch.stack(found)
+
+
+def one_sign_of_zero_differs_in_a_branch(x: Tensor, w: Tensor) -> Tensor:
+    h, found = x[:, 0], []
+    for at in range(STEPS):
+        cut = partial(nn.functional.threshold, threshold=0.0, value=-0.0 if at == 4 else 0.0)
+        h = torch.cond(h.sum() > 0, cut, torch.sin, (h @ w + x[:, at],))
+        found.append(h)
+    return torch.stack(found)
+
+
 @pytest.mark.parametrize(
     "fn",
-    [short, without_carry, one_step_differs, one_number_differs, steps_out_of_order, draws],
+    [
+        draws_in_a_branch,
+        one_sign_of_zero_differs_in_a_branch,
+        short,
+        without_carry,
+        one_step_differs,
+        one_number_differs,
+        steps_out_of_order,
+        draws,
+    ],
 )
 def test_what_is_no_such_loop_stays_as_it_is(fn: Callable[..., Tensor]) -> None:
     graph = capture(fn, _drawn(2, STEPS, 4), _drawn(4, 4, seed=1)).graph

@@ -27,6 +27,7 @@ from tilewright.capture import (
 from tilewright.compiler.compiled import Runs
 from tilewright.compiler.fallback import leave_to_eager, under_a_transform
 from tilewright.compiler.options import Options
+from tilewright.graph.build import draws
 from tilewright.graph.ir import Graph
 from tilewright.graph.rows import MEND, Rows, follow_rows, same_but_for_rows
 from tilewright.optimize import Expand
@@ -143,7 +144,7 @@ def _prove(captured: Captured, longer: Captured, batch: int) -> dict[int, Rows]:
         if source >= 0 and leaves[source].dtype is not None and leaves[source].shape
     }
     for node in one.nodes:
-        if dict(node.attrs).get("random"):
+        if draws(node):
             raise _refused(f"{node.op} draws random numbers, more for a longer batch", node.origin)
     found = follow_rows(one, starts)
     same_but_for_rows(one, other, found, (batch, 2 * batch))

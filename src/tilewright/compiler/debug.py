@@ -18,6 +18,7 @@ from tilewright.base.errors import DivergenceError
 from tilewright.capture import drawing_again, replay
 from tilewright.compiler.options import Options
 from tilewright.compiler.pipeline import Built, build
+from tilewright.graph.build import draws
 from tilewright.graph.ir import CONSTANT, Graph, Node, Value
 
 # How far two right orders of summation come apart, relative to the largest value of the tensor.
@@ -69,7 +70,7 @@ def expose(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
     """Return the graph with the value of every node among its results, and their names."""
     values: dict[str, Value] = {}
     for node in graph.nodes:
-        if node.op != CONSTANT and not dict(node.attrs).get("random"):
+        if node.op != CONSTANT and not draws(node):
             values.update((value.name, value) for value in node.outputs)
     outputs = tuple(values.values())
     return replace(graph, outputs=outputs, updates=()), tuple(values)

@@ -231,6 +231,12 @@ def producers(graph: Graph) -> dict[str, Node]:
     return {value.name: node for node in graph.nodes for value in node.outputs}
 
 
+def draws(node: Node) -> bool:
+    """Say whether a node, or one in its bodies, draws from torch's own generator."""
+    inner = (each for body in node.graphs for each in body.nodes)
+    return bool(dict(node.attrs).get("random")) or any(map(draws, inner))
+
+
 def users(graph: Graph) -> dict[str, tuple[Node, ...]]:
     """Return the nodes that read each value, by name, in order, a node once per operand."""
     found: dict[str, list[Node]] = {name: [] for name in names(graph)}

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 
 from tilewright.base.expr import Const, Expr, Read, Sym, call
 from tilewright.base.sizes import Size
-from tilewright.graph.build import Builder, names, producers, prune, sort
+from tilewright.graph.build import Builder, draws, names, producers, prune, sort
 from tilewright.graph.control import Parts, add_scan
 from tilewright.graph.ir import CONSTANT, FORMULA, Formula, Graph, Loop, Node, TensorType, Value
 from tilewright.graph.notation import normal
@@ -171,14 +171,14 @@ def _names(column: Sequence[Value]) -> tuple[str, ...]:
 
 def _alike(one: Node, other: Node) -> bool:
     """Say whether two nodes compute the same of different operands."""
-    if one.op == CONSTANT or dict(one.attrs).get("random"):
+    if one.op == CONSTANT or draws(one):
         return False
-    # 1, 1.0 and True are equal as attributes and are not the same.
-    same = (one.op, repr(one.attrs), one.formula, one.graphs) == (
+    # 1, 1.0 and True are equal as attributes, 0.0 and -0.0 too, and are not the same.
+    same = (one.op, repr(one.attrs), one.formula, repr(one.graphs)) == (
         other.op,
         repr(other.attrs),
         other.formula,
-        other.graphs,
+        repr(other.graphs),
     )
     types = [value.type for value in (*one.inputs, *one.outputs)]
     return same and types == [value.type for value in (*other.inputs, *other.outputs)]

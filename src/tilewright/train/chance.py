@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tilewright.base.dtypes import I64
-from tilewright.graph.build import Builder, prune
+from tilewright.graph.build import Builder, draws, prune
 from tilewright.graph.control import Parts, add_cond, add_scan, scan_of
 from tilewright.graph.ir import COND, LIBRARY, SCAN, Graph, Node, Role, TensorType, Value
 from tilewright.ops.operator import write
@@ -49,10 +49,7 @@ def seeded_by(graph: Graph) -> str | None:
 
 def draws_from_torch(graph: Graph) -> bool:
     """Say whether something in the graph still draws from torch's own generator."""
-    return any(
-        dict(node.attrs).get("random") or any(map(draws_from_torch, node.graphs))
-        for node in graph.nodes
-    )
+    return any(map(draws, graph.nodes))
 
 
 @dataclass(frozen=True, slots=True)
