@@ -25,6 +25,7 @@ from tilewright.ops.nest import one_dim, one_more_in_front, sizes
 from tilewright.ops.operator import (
     Attrs,
     Operator,
+    Sample,
     Tangents,
     Types,
     apply,
@@ -311,95 +312,96 @@ def _two_dims(types: Types, attrs: Attrs, _: tuple[bool, ...]) -> Attrs:
     return {**attrs, **moved}
 
 
+def _row(
+    signature: str,
+    summary: str,
+    across: Callable[[Types, Attrs], str],
+    vjp: Callable[[Builder, Node, Tangents], Tangents],
+    samples: tuple[Sample, ...],
+    *,
+    alone: Callable[[Builder, tuple[Value, ...], Attrs], tuple[Value, ...]] = _alone,
+    lead: Callable[[Types, Attrs, tuple[bool, ...]], Attrs | None] = _as_they_are,
+    kink: str = "",
+) -> Operator:
+    return Operator(
+        signature,
+        summary,
+        across=across,
+        dtype="first",
+        expand=alone,
+        vjp=vjp,
+        vjp_reason=_REASON,
+        lead=lead,
+        kink=kink,
+        samples=samples,
+    )
+
+
 PAGE = (
-    Operator(
+    _row(
         "all_reduce(x; group, op='sum')  y[r, ...] += x[s, ...]",
         "What all ranks hold, summed (or its prod, max, min, any, all), on every rank.",
-        across=_all_reduce,
-        dtype="first",
-        expand=_alone,
-        vjp=_all_reduce_vjp,
-        vjp_reason=_REASON,
-        lead=_as_they_are,
-        kink="a maximum or minimum that several ranks hold is split evenly over them",
-        samples=(
+        _all_reduce,
+        _all_reduce_vjp,
+        (
             sample("f[4, 6]", group=(0,)),
             sample("f[3]", group=(0,), op="max"),
             sample("f[2, 3]", group=(0,), op="prod"),
             sample("b[4]", group=(0,), op="any"),
         ),
+        kink="a maximum or minimum that several ranks hold is split evenly over them",
     ),
-    Operator(
+    _row(
         "reduce(x; group, root)  y[r, ...] += x[s, ...] where r == root",
         "What all ranks hold, summed, on the rank `root`; 0 on the others.",
-        across=_reduce,
-        dtype="first",
-        expand=_alone,
-        vjp=_reduce_vjp,
-        vjp_reason=_REASON,
-        lead=_as_they_are,
-        samples=(sample("f[4, 6]", group=(0,), root=0),),
+        _reduce,
+        _reduce_vjp,
+        (sample("f[4, 6]", group=(0,), root=0),),
     ),
-    Operator(
+    _row(
         "broadcast(x; group, root)  y[r, ...] = x[root, ...]",
         "What the rank `root` holds, on every rank.",
-        across=_broadcast,
-        dtype="first",
-        expand=_alone,
-        vjp=_broadcast_vjp,
-        vjp_reason=_REASON,
-        lead=_as_they_are,
-        samples=(sample("f[4, 6]", group=(0,), root=0),),
+        _broadcast,
+        _broadcast_vjp,
+        (sample("f[4, 6]", group=(0,), root=0),),
     ),
-    Operator(
+    _row(
         "all_gather(x; group, dim=0)  y[r, ..., (s i), ...] = x[s, ..., i, ...]",
         "What all ranks hold, one after the other along a dim, on every rank.",
-        across=_all_gather,
-        dtype="first",
-        expand=_alone,
-        vjp=_all_gather_vjp,
-        vjp_reason=_REASON,
-        lead=one_more_in_front,
-        samples=(
+        _all_gather,
+        _all_gather_vjp,
+        (
             sample("f[4, 6]", group=(0,)),
             sample("f[4, 6]", group=(0,), dim=-1),
         ),
+        lead=one_more_in_front,
     ),
-    Operator(
+    _row(
         "reduce_scatter(x; group, dim=0)  y[r, ..., i, ...] += x[s, ..., (r i), ...]",
         "What all ranks hold, summed; each rank gets its part of a dim.",
-        across=_reduce_scatter,
-        dtype="first",
-        expand=_alone,
-        vjp=_reduce_scatter_vjp,
-        vjp_reason=_REASON,
+        _reduce_scatter,
+        _reduce_scatter_vjp,
+        (sample("f[4, 6]", group=(0,)), sample("f[4, 6]", group=(0,), dim=1)),
         lead=one_more_in_front,
-        samples=(sample("f[4, 6]", group=(0,)), sample("f[4, 6]", group=(0,), dim=1)),
     ),
-    Operator(
+    _row(
         "all_to_all(x; group, split, join)  y[r, i, (s j)] = x[s, (r i), j]",
         "Each rank gets its part of the dim `split` of all ranks, joined along the dim `join`.",
-        across=_all_to_all,
-        dtype="first",
-        expand=_alone,
-        vjp=_all_to_all_vjp,
-        vjp_reason=_REASON,
-        lead=_two_dims,
-        samples=(
+        _all_to_all,
+        _all_to_all_vjp,
+        (
             sample("f[4, 6]", group=(0,), split=0, join=1),
             sample("f[4, 6]", group=(0,), split=1, join=1),
         ),
+        lead=_two_dims,
     ),
-    Operator(
+    _row(
         "shift(x; group, by=1)  y[r, ...] = x[r-by, ...]",
         "What the rank `by` places before holds; 0 where there is none: the exchange of borders.",
-        across=_shift,
-        dtype="first",
-        expand=_shifted_alone,
-        vjp=_shift_vjp,
-        vjp_reason=_REASON,
-        lead=_as_they_are,
-        samples=(sample("f[4, 6]", group=(0,)), sample("f[4, 6]", group=(0,), by=0)),
+        _shift,
+        _shift_vjp,
+        (sample("f[4, 6]", group=(0,)), sample("f[4, 6]", group=(0,), by=0)),
+        alone=_shifted_alone,
     ),
 )
 _ROWS = {operator.name: operator for operator in PAGE}
