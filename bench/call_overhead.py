@@ -1,7 +1,8 @@
 """What one call of a compiled graph costs before any arithmetic matters.
 
 Run `python -m bench.call_overhead`.  The idea: a graph of three operators on four float32 inputs
-of 64 elements is nothing but its call; the median over alternating blocks is in microseconds.
+of 64 elements is nothing but its call; the median over alternating blocks is in microseconds, and
+in eager's time in the same round of blocks, which a busy machine changes less.
 Writes `bench/results/call_overhead.json`.  Does not measure kernels.
 """
 
@@ -43,11 +44,12 @@ def main() -> int:
     inputs = tuple(torch.randn(ELEMENTS, generator=source) for _ in range(4))
     calls, absent = _contenders(inputs)
     samples = _alternate(calls, inputs, options.blocks, options.calls)
-    results: dict[str, Any] = {name: _summary(values) for name, values in samples.items()}
+    eager = samples["eager"]
+    results: dict[str, Any] = {name: _summary(of, eager) for name, of in samples.items()}
     results |= {name: {"error": reason} for name, reason in absent.items()}
     _write(options.out, results)
     for name, result in results.items():
-        print(f"{name:<12}", result.get("error") or f"{result['median']:.2f} us")
+        print(f"{name:<14}", result.get("error") or _line(result))
     return int(bool(absent))
 
 
@@ -83,8 +85,16 @@ def _microseconds(call: Call, inputs: tuple[Tensor, ...], count: int) -> float:
     return 1e6 * (time.perf_counter() - begin) / count
 
 
-def _summary(samples: list[float]) -> dict[str, Any]:
-    return asdict(median_interval(samples)) | {"best": min(samples), "samples": samples}
+def _summary(samples: list[float], eager: list[float]) -> dict[str, Any]:
+    ratios = [ours / theirs for ours, theirs in zip(samples, eager, strict=True)]
+    told = asdict(median_interval(samples)) | {"best": min(samples), "samples": samples}
+    return told | {"of_eager": asdict(median_interval(ratios))}
+
+
+def _line(result: dict[str, Any]) -> str:
+    ratio = result["of_eager"]
+    interval = f"({ratio['low']:.2f} to {ratio['high']:.2f})"
+    return f"{result['median']:6.2f} us, {ratio['median']:.2f} {interval} of eager"
 
 
 def _write(path: Path, results: dict[str, Any]) -> None:

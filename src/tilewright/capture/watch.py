@@ -20,6 +20,10 @@ _AMBIENT = frozenset({"GRAD_MODE", "GLOBAL_STATE", "DETERMINISTIC_ALGORITHMS"})
 
 Scope = dict[str, Any]
 
+# Of names that are one look-up each, since a call of a small graph costs little more than these.
+_grad, _default_dtype = torch.is_grad_enabled, torch.get_default_dtype
+_any_autocast: Callable[[], bool] = torch._C._is_any_autocast_enabled
+
 
 @dataclass(frozen=True, slots=True)
 class Guards:
@@ -108,13 +112,15 @@ class Watch:
 
     def unchanged(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Say whether the function still is what it was, for a call with these arguments."""
-        if _autocast() is not self.autocast or (torch.is_grad_enabled() and not self.grad):
+        if (_autocast() if _any_autocast() else None) is not self.autocast:
             return False
-        if torch.get_default_dtype() is not self.dtype:
+        if _default_dtype() is not self.dtype or (not self.grad and _grad()):
             return False
         scope = {"fn": self.fn, "args": args, "kwargs": kwargs}
         if self.guards is not None and not self.guards.check(scope):
             return False
+        if not self.reached:
+            return True
         try:
             found = self.read(scope)
         except (AttributeError, LookupError, ValueError):  # ValueError: of a cell that was emptied

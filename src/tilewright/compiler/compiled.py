@@ -27,6 +27,13 @@ from tilewright.runtime.grad_mode import asked, asks_gradients, gradients_on, is
 
 Run = Callable[[Sequence[Any]], Sequence[Any]]
 
+MOST_LESSONS = 16
+"""How often `Runs` may learn what calls look like, where they keep looking otherwise."""
+
+
+def _unsettled(_: Sequence[Any]) -> None:
+    """What `Runs.settled` is at first: no call is like an earlier one."""
+
 
 class Compiled:
     """A compiled function: call it as the original.  `graph`, `program` and `explain()` show it.
@@ -48,9 +55,11 @@ class Compiled:
 
     def _capture(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> "_Version":
         captured = capture(self._fn, *args, **kwargs)
-        simple = not self.options.check and _is_simple(captured)
+        leaves = len(captured.call.leaves)
+        arity = leaves if not self.options.check and _is_simple(captured) else None
+        direct = captured.sources == tuple(range(leaves))
         runs = Runs(captured.graph, self.options, captured.inputs, captured.mutations)
-        made = _Version(captured, captured.viewed(), runs, simple)
+        made = _Version(captured, captured.viewed(), runs, arity, direct)
         self._versions.append(made)
         return made
 
@@ -90,13 +99,17 @@ class Compiled:
 
         Raises ShapeError, DTypeError or OptionError where the call differs from the example.
         """
+        version = self._current
+        unchanged = version.captured.watch.unchanged(args, kwargs)
+        if unchanged and len(args) == version.arity and not kwargs:
+            settled = version.runs.settled
+            outputs = settled(args if version.direct else version.captured.feed(args))
+            if outputs is not None:
+                return outputs[0]
         if is_transforming():
             leave_to_eager(under_a_transform(), self.options)
             return self._fn(*args, **kwargs)
-        version = self._current
-        if not version.captured.watch.unchanged(args, kwargs) or (
-            version.viewed and not version.fits(args, kwargs)
-        ):
+        if not unchanged or (version.viewed and not version.fits(args, kwargs)):
             version = self._version(args, kwargs)
         try:
             return self._answer(version, args, kwargs)
@@ -105,9 +118,9 @@ class Compiled:
 
     def _answer(self, version: "_Version", args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         captured, runs = version.captured, version.runs
-        if version.simple and not kwargs and len(args) == len(captured.call.leaves):
+        if len(args) == version.arity and not kwargs:
             try:
-                return runs.run(captured.feed(args))[0]
+                return runs.learn(captured.feed(args))[0]
             except (TilewrightError, TypeError, AttributeError):
                 captured.call.flatten(args, kwargs)  # says what is wrong in the caller's words
                 raise
@@ -128,12 +141,15 @@ class _Version:
     """One compilation: what the function was, and what runs while it is that.
 
     viewed: what results are views of (an argument leaf's number, or a tensor), and its strides.
+    arity: the number of arguments where a call is simple (`_is_simple`).  direct: whether they are
+    the graph's inputs, one by one.
     """
 
     captured: Captured
     viewed: tuple[tuple[Any, tuple[int, ...]], ...]
     runs: "Runs"
-    simple: bool
+    arity: int | None
+    direct: bool
 
     def fits(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Say whether what results are views of is laid out as it was."""
@@ -177,7 +193,8 @@ class Runs:
     known: the inputs that asked for gradients when the graph was captured.  flowing: the outputs
     that become the new values of inputs and that gradients flow from.  Final; its cache only grows.
     It holds nothing of the model: a copy of the model may share it, and a pickle compiles anew.
-    Where sizes vary, `at` gives the runs for one value of each.
+    Where sizes vary, `at` gives the runs for one value of each.  settled: runs the graph for inputs
+    that are in all that counts like those of an earlier call without gradients; else gives None.
     """
 
     def __init__(
@@ -204,6 +221,8 @@ class Runs:
         self._values: Mapping[str, int] = {}
         self._inference: Built | None = None
         self._calls: dict[tuple[int, ...], Run] = {}
+        self.settled: Callable[[Sequence[Any]], Sequence[Any] | None] = _unsettled
+        self._lessons = 0
 
     def __deepcopy__(self, _: dict[int, Any]) -> "Runs":
         return self
@@ -228,9 +247,18 @@ class Runs:
 
     def run(self, inputs: Sequence[Any]) -> Sequence[Any]:
         """Return the graph's results; with gradients for the inputs that ask for them."""
+        outputs = self.settled(inputs)
+        return self.learn(inputs) if outputs is None else outputs
+
+    def learn(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        """Return what `run` does, for inputs that are not like earlier ones; learn what these are
+        like."""
         wanted = asks_gradients(inputs)
-        call = self._calls.get(wanted)
-        return (call or self.compiled(wanted))(inputs)
+        outputs = (self._calls.get(wanted) or self.compiled(wanted))(inputs)
+        if not wanted and self._lessons < MOST_LESSONS:
+            self._lessons += 1
+            self.settled = self.inference.executable.settled(inputs) or self.settled
+        return outputs
 
     def attached(self, inputs: Sequence[Any]) -> Sequence[Any]:
         """Return the results with gradients for the inputs that ask for them, in any grad mode."""

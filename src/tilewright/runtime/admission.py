@@ -71,26 +71,33 @@ class Admission:
         """
         if len(inputs) != len(self.inputs):
             raise _wrong_count(len(inputs), self.inputs)
-        pairs = list(zip(inputs, self.inputs, strict=True))
-        if all(_is_as(tensor, wanted) for tensor, wanted in pairs):
-            self._learn(inputs)
+        if self.takes(inputs):
+            # Inputs that differ every time in what does not count (requires_grad) end the learning.
+            if inputs and self._lessons < MOST_LESSONS:
+                self._lessons += 1
+                self.known = self.alike(inputs)
             return inputs
         admitted = []
-        for given, wanted in pairs:
+        for given, wanted in zip(inputs, self.inputs, strict=True):
             tensor = conform(given, wanted)
             if wanted.updated and tensor is not given:
                 written_back.append((given, tensor))
             admitted.append(tensor)
         return admitted
 
-    def _learn(self, inputs: Sequence[Tensor]) -> None:
-        # Inputs that differ every time in what does not count (requires_grad) end the learning.
-        if inputs and self._lessons < MOST_LESSONS:
-            self._lessons += 1
-            shapes = [list(wanted.shape) for wanted in self.inputs]
-            strides = [list(wanted.strides) for wanted in self.inputs]
-            guards = TensorGuards(*inputs, dynamic_dims_sizes=shapes, dynamic_dims_strides=strides)
-            self.known = guards.check
+    def takes(self, inputs: Sequence[Tensor]) -> bool:
+        """Say whether the inputs are, to the letter, what the Program expects."""
+        return len(inputs) == len(self.inputs) and all(map(_is_as, inputs, self.inputs))
+
+    def alike(self, inputs: Sequence[Tensor]) -> Callable[..., bool]:
+        """Return what says of as many tensors whether they are as these, which `takes` holds for:
+        in type, sizes, strides, in whether they ask for gradients, and in the modes of torch that
+        decide what is done with a tensor (inference, autocast, transforms)."""
+        shapes = [list(wanted.shape) for wanted in self.inputs]
+        strides = [list(wanted.strides) for wanted in self.inputs]
+        guards = TensorGuards(*inputs, dynamic_dims_sizes=shapes, dynamic_dims_strides=strides)
+        check: Callable[..., bool] = guards.check
+        return check
 
 
 def _is_as(tensor: Tensor, wanted: Expected) -> bool:

@@ -22,7 +22,7 @@ from tilewright.runtime.toolchain import Toolchain
 if TYPE_CHECKING:
     import torch
 
-    from tilewright.runtime.tensors import TensorContext, TensorPlan
+    from tilewright.runtime.tensors import Settled, TensorContext, TensorPlan
 
 
 MOST_BOUND = 16
@@ -109,6 +109,18 @@ class Executable:
             return context.run(inputs)
         finally:
             self._idle.append(context)
+
+    def settled(self, inputs: "Sequence[torch.Tensor]") -> "Settled | None":
+        """Return a run for as many inputs, which gives None unless they are like these in all that
+        counts, torch's modes among it: what was found out about these need not be asked again.
+
+        None where a run is more than native code, or where such inputs are copied.
+        """
+        if self.library_calls or self.program.sizes is not None:
+            return None
+        from tilewright.runtime.tensors import settle
+
+        return settle(self._tensor_plan(), self._idle, inputs)
 
     def run_arrays(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
         """Return the outputs for NumPy arrays; torch is not needed, so no library calls may be."""

@@ -10,7 +10,7 @@ from torch.autograd import forward_ad
 
 def asks_gradients(tensors: Sequence[torch.Tensor]) -> tuple[int, ...]:
     """Return the positions of the tensors that require gradients; none where these are off."""
-    if not torch.is_grad_enabled():
+    if not torch.is_grad_enabled() or True not in [tensor.requires_grad for tensor in tensors]:
         return ()
     return tuple([k for k, tensor in enumerate(tensors) if tensor.requires_grad])
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.autograd import forward_ad
 
 from tilewright.base.errors import (
     IndexRangeError,
@@ -63,6 +64,8 @@ from tilewright.runtime.segments import (
 from tilewright.runtime.threads import find_team, thread_count
 
 Tensor = torch.Tensor
+Run = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]
+Settled = Callable[[Sequence[Tensor]], tuple[Tensor, ...] | None]
 
 # Inputs of these roles are the same tensors run after run: views of them are worth keeping.
 LASTING = ("parameter", "buffer", "state")
@@ -125,7 +128,7 @@ class TensorContext:
             )
             self.results = tuple(self._lens(view, lasting=False) for view in program.outputs)
             self.taken = tuple(wanted.number for wanted in plan.inputs)
-            self.updated = tuple(plan.numbers[name] for name in program.updates)
+            self.updated = tuple(k for k, wanted in enumerate(plan.inputs) if wanted.updated)
             self.wide = plan.wide
             # For `_keep_apart`: bytes of each input, whether it is updated, where it was last time.
             self.sizes = np.array(
@@ -133,6 +136,7 @@ class TensorContext:
             )
             self.writes = np.array([wanted.updated for wanted in plan.inputs], np.bool_)
             self.apart = np.full(len(self.taken), -1)
+            self.straight = self._straight()
 
     # ---- a run ----------------------------------------------------------------------------------
 
@@ -158,12 +162,51 @@ class TensorContext:
             torch._C._set_grad_enabled(before)
 
     def _run(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        slots, addresses = self.slots, self.addresses
         written_back: list[tuple[Tensor, Tensor]] = []
+        if len(inputs) != len(self.taken) or not self.admission.known(*inputs):
+            inputs = self.admission.admit(inputs, written_back)
+        outputs = (self.straight or self.go)(inputs)
+        if self.updated:
+            self._record_updates([inputs[k] for k in self.updated], written_back)
+        return outputs
+
+    def _straight(self) -> Run | None:
+        """Return `go` for a Program that is one segment from its inputs, the first buffers, to a
+        fresh output: nothing is kept there for anybody in between.  None where it is more.
+
+        This is what a call of a small graph costs: each line of it counts.
+        """
+        match self.plan.program.instructions, self.fresh:
+            case (Segment() as segment,), (fresh,):
+                at, shape, strides, dtype = fresh
+            case _:
+                return None
+        if self.results != ((at, None),) or self.taken != tuple(range(len(self.taken))):
+            return None
+        if self.updated or self.wide:
+            return None
+        addresses, call = self.addresses, ctypes.addressof(self.call)
+        function = self.plan.functions[id(segment)]
+
+        def go(inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+            number = 0
+            for tensor in inputs:
+                addresses[number] = tensor.data_ptr()
+                number += 1  # noqa: SIM113 (`enumerate` makes a tuple each time)
+            output = allocate(shape, strides, dtype)
+            addresses[at] = output.data_ptr()
+            outcome = function(call)
+            if outcome != NONE:
+                raise failure(segment, outcome)
+            return (output,)
+
+        return go
+
+    def go(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Return the outputs for inputs that are admitted; autograd does not hear of updates."""
+        slots, addresses = self.slots, self.addresses
         try:
-            if len(inputs) != len(self.taken) or not self.admission.known(*inputs):
-                inputs = self.admission.admit(inputs, written_back)
-            for number, tensor in zip(self.taken, inputs, strict=True):
+            for number, tensor in zip(self.taken, inputs):  # noqa: B905 (a check would cost)
                 slots[number] = tensor
                 addresses[number] = tensor.data_ptr()
             for number, shape, strides, dtype in self.fresh:
@@ -175,8 +218,6 @@ class TensorContext:
                 self._keep_apart()
             for step in self.steps:
                 step()
-            if self.updated:
-                self._record_updates(written_back)
             return tuple([slots[k] if lens is None else lens(slots[k]) for k, lens in self.results])
         finally:
             slots[:] = self.blank
@@ -200,13 +241,14 @@ class TensorContext:
                 )
         self.apart = where
 
-    def _record_updates(self, written_back: list[tuple[Tensor, Tensor]]) -> None:
+    def _record_updates(
+        self, updated: Sequence[Tensor], written_back: list[tuple[Tensor, Tensor]]
+    ) -> None:
         """Let autograd know which inputs are not what they were; fill those that were copied."""
         for given, tensor in written_back:
             with torch.no_grad():
                 given.copy_(tensor)
-        tensors = [self.slots[number] for number in self.updated]
-        torch._C._increment_version([t for t in tensors if not t.is_inference()])
+        torch._C._increment_version([t for t in updated if not t.is_inference()])
 
     # ---- binding --------------------------------------------------------------------------------
 
@@ -360,6 +402,37 @@ class TensorContext:
             and operand.untyped_storage()._cdata == storage
             for view, operand in zip(call.inputs, operands, strict=False)
         )
+
+
+def settle(plan: TensorPlan, idle: list[TensorContext], inputs: Sequence[Tensor]) -> Settled | None:
+    """Return a run in one of the idle contexts for as many inputs, which gives None unless they and
+    torch's modes are as they are now.
+
+    None where these inputs are not taken as they are, or where a run is more than its steps.
+    """
+    if plan.operators or plan.program.updates:
+        return None
+    if not inputs or not plan.admission.takes(inputs):
+        return None
+    alike, gradients = plan.admission.alike(inputs), torch.is_grad_enabled()
+    is_grad_enabled = torch.is_grad_enabled
+
+    def run(inputs: Sequence[Tensor]) -> tuple[Tensor, ...] | None:
+        # Of forward mode `alike` sees nothing: a dual tensor looks as any.
+        if is_grad_enabled() is not gradients or forward_ad._current_level >= 0:
+            return None
+        if not alike(*inputs):
+            return None
+        try:
+            context = idle.pop()
+        except IndexError:
+            context = TensorContext(plan)
+        try:
+            return (context.straight or context.go)(inputs)
+        finally:
+            idle.append(context)
+
+    return run
 
 
 def _check_outs(call: LibraryCall, operands: list[Tensor | None]) -> Callable[[Any], None]:
