@@ -36,7 +36,7 @@ from tilewright.capture.record import Input, Result
 from tilewright.capture.refusal import blame
 from tilewright.capture.results import describe_results
 from tilewright.capture.survey import Survey, survey
-from tilewright.capture.symbols import Names, Symbols, refuse_unplain
+from tilewright.capture.symbols import Symbols, refuse_overlaps, refuse_shared_updates
 from tilewright.graph.control import sizes_vary
 
 _GRAD_SWITCHES = frozenset(
@@ -120,18 +120,19 @@ def functionalize(
     for record, tensor in zip(inputs, tensors, strict=True):
         _refuse_foreign(record, tensor)
     varying = tuple(varying[position] for position in positions)
-    refuse_unplain(tensors, varying)
+    refuse_overlaps(tensors, varying)
     flow = next((part for part in module.children() if isinstance(part, Flow)), None)
     if symbols is not None and flow is not None:
         names_of_sizes = sorted({name for dims in varying for name in dims if name})
         raise sizes_vary(flow.kind, ", ".join(names_of_sizes), flow.origin)
     with _modes(prepared):
-        mode, fakes = _fakes(tensors, varying, symbols)
+        mode, fakes = _fakes(tensors, positions, symbols)
         found = survey(module, fakes, mode)
+        refuse_shared_updates(tensors, varying, found.updated)
         hidden, results = describe_results(found)
         _stop_gradients(module, found)
         _append_results(module, hidden)
-        made, updated = _trace(module, tensors, varying, symbols)
+        made, updated = _trace(module, tensors, positions, symbols)
         if symbols is not None:
             _refuse_custom_gradients(made)
         traced = _trace_bodies(module, made)
@@ -149,21 +150,21 @@ def _first_value(value: Any) -> Any:
 
 
 def _fakes(
-    tensors: Sequence[torch.Tensor], varying: Sequence[Names], symbols: Symbols | None
+    tensors: Sequence[torch.Tensor], positions: Sequence[int], symbols: Symbols | None
 ) -> tuple[FakeTensorMode, list[torch.Tensor]]:
-    """Return a mode and a fake tensor of it for each tensor."""
+    """Return a mode and a fake tensor of it for each tensor, the argument at that position."""
     if symbols is None:
         mode = FakeTensorMode(allow_non_fake_inputs=True)
         return mode, [mode.from_tensor(tensor) for tensor in tensors]
     mode = symbols.mode()
-    pairs = zip(tensors, varying, strict=True)
-    return mode, [symbols.fake(mode, tensor, names) for tensor, names in pairs]
+    pairs = zip(tensors, positions, strict=True)
+    return mode, [symbols.fake(mode, tensor, position) for tensor, position in pairs]
 
 
 def _trace(
     module: fx.GraphModule,
     tensors: Sequence[torch.Tensor],
-    varying: Sequence[Names] = (),
+    positions: Sequence[int] = (),
     symbols: Symbols | None = None,
 ) -> tuple[fx.GraphModule, tuple[int, ...]]:
     """Run the functional trace; return its graph and the inputs it updates, in output order."""
@@ -172,7 +173,7 @@ def _trace(
         mode = FakeTensorMode(allow_non_fake_inputs=True)
         fakes = [_fake_again(mode, tensor) for tensor in tensors]
     else:
-        mode, fakes = _fakes([tensor.detach() for tensor in tensors], varying, symbols)
+        mode, fakes = _fakes([tensor.detach() for tensor in tensors], positions, symbols)
     try:
         with (
             tracing(TracingContext(mode)),

@@ -23,6 +23,7 @@ from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod, PythonMod
 from tilewright.base import sizes
 from tilewright.base.errors import CaptureError
 from tilewright.base.sizes import Limits, Sizes
+from tilewright.capture.layout import layout_of
 from tilewright.capture.record import Literal, Result
 from tilewright.program import contiguous
 
@@ -34,29 +35,48 @@ class Varying:
     """Which dims of which arguments vary.
 
     dims: for each argument of a graph one name or None per dim; for an argument that is itself the
-    size of a dim, its name alone; () where nothing varies.
+    size of a dim, its name alone; () where nothing varies.  idle: numbers that the graph does not
+    use (Dynamo passes the strides of views, and the sizes of what they are views of).
     """
 
     dims: tuple[Names, ...]
+    idle: frozenset[int] = frozenset()
 
     def values(self, arguments: Sequence[Any]) -> dict[str, int] | None:
         """Return the value of each name in a call; None where it has two, or is less than 2."""
         found: dict[str, int] = {}
-        for argument, names in zip(arguments, self.dims, strict=True):
+        for at, (argument, names) in enumerate(zip(arguments, self.dims, strict=True)):
             extents = tuple(argument.shape) if isinstance(argument, torch.Tensor) else (argument,)
             for name, extent in zip(names, extents, strict=False):
                 if name is not None and (found.setdefault(name, extent) != extent or extent < 2):
                     return None
+            if isinstance(argument, torch.Tensor) and any(names):
+                gaps = layout_of(argument)[1]
+                found |= {_gap(at, dim): left + 1 for dim, left in gaps.items()}
         return found
 
-    def numbers(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
-        """Return the numbers in a call that are no sizes: what is compiled is for these alone."""
-        pairs = zip(arguments, self.dims, strict=True)
+    def fixed(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
+        """Return what does not vary with the sizes: numbers that are none, and how tensors lie.
+
+        What is compiled is for these alone.
+        """
+        triples = enumerate(zip(arguments, self.dims, strict=True))
         return tuple(
-            argument
-            for argument, names in pairs
-            if not isinstance(argument, torch.Tensor) and not any(names)
+            _fixed(argument, names) for at, (argument, names) in triples if at not in self.idle
         )
+
+
+def _fixed(argument: Any, names: Names) -> Any:
+    if not isinstance(argument, torch.Tensor):
+        return None if any(names) else argument
+    if any(names):
+        return layout_of(argument)[0]
+    return (argument.stride(), argument.storage_offset() == 0)
+
+
+def _gap(argument: int, dim: int) -> str:
+    """Return the name of the gap before a dim: one more than what it leaves out, so at least 2."""
+    return f"{sizes.PREFIX}gap{argument}_{dim}"
 
 
 def varying_of(module: fx.GraphModule) -> Varying | None:
@@ -88,7 +108,11 @@ def varying_of(module: fx.GraphModule) -> Varying | None:
     except ValueError:
         return None
     sized = (own if carried.issuperset(own) else () for own in sizes_alone)
-    return Varying(tuple(a or b for a, b in zip(dims, sized, strict=True))) if carried else None
+    if not carried:
+        return None
+    numbers = {at for at, value in enumerate(examples) if not isinstance(value, torch.Tensor)}
+    idle = frozenset(at for at in numbers if not placeholders[at].users)
+    return Varying(tuple(a or b for a, b in zip(dims, sized, strict=True)), idle)
 
 
 class Symbols:
@@ -126,16 +150,24 @@ class Symbols:
         """Return a fresh mode for fake tensors over these integers."""
         return FakeTensorMode(shape_env=self.environment, allow_non_fake_inputs=True)
 
-    def fake(self, mode: FakeTensorMode, tensor: torch.Tensor, names: Names) -> torch.Tensor:
-        """Return a fake tensor like this one, with the integers named in place of extents."""
+    def fake(self, mode: FakeTensorMode, tensor: torch.Tensor, position: int) -> torch.Tensor:
+        """Return a fake tensor like the argument at `position`, with the integers named in place
+        of extents."""
+        names = self.varying.dims[position]
         if not any(names):
             return mode.from_tensor(tensor, static_shapes=True)
         shape = tuple(
             extent if name is None else self.integers[name]
             for extent, name in zip(tensor.shape, names, strict=True)
         )
+        layout, _ = layout_of(tensor)
+        gaps = {dim: self.integers[_gap(position, dim)] - 1 for dim in layout.gaps}
+        strides = layout.strides(shape, gaps)
         with mode, torch.no_grad():
-            made = torch.empty(shape, dtype=tensor.dtype, device=tensor.device)
+            made = torch.empty_strided(shape, strides, dtype=tensor.dtype, device=tensor.device)
+            if not layout.begins:  # anywhere in memory: what asks for more than that is refused
+                longer = made.new_empty((made.untyped_storage().nbytes() + 1,))
+                made = longer.as_strided(shape, strides, 1).detach()
         return made.requires_grad_(tensor.requires_grad)
 
     def dim(self, value: int | torch.SymInt) -> int:
@@ -214,19 +246,35 @@ class Symbols:
         return holds and self.sizes.admit(values)
 
 
-def plain(tensor: torch.Tensor) -> bool:
-    """Say whether a tensor that varies is one whose fake can be made from its shape alone."""
-    return tensor.is_contiguous() and tensor.storage_offset() == 0 and tensor._base is None
-
-
-def refuse_unplain(tensors: Sequence[torch.Tensor], varying: Sequence[Names]) -> None:
-    """Raise CaptureError where a tensor that varies lies oddly, or shares its memory."""
-    places = [tensor.untyped_storage()._cdata for tensor in tensors]
+def refuse_overlaps(tensors: Sequence[torch.Tensor], varying: Sequence[Names]) -> None:
+    """Raise CaptureError where elements of a tensor that varies share memory."""
     for tensor, names in zip(tensors, varying, strict=True):
-        shared = places.count(tensor.untyped_storage()._cdata) > 1
-        if any(names) and (shared or not plain(tensor)):
+        if any(names) and layout_of(tensor)[0].overlaps:
             raise CaptureError(
-                "an argument whose size varies is a view, or shares its memory with another",
+                "elements of an argument whose size varies share memory",
+                expected="memory for each element, or elements that repeat along a dim",
+                found=f"shape {tuple(tensor.shape)}, strides {tuple(tensor.stride())}",
+                mend="pass x.contiguous(), or compile for one size",
+            )
+
+
+def refuse_shared_updates(
+    tensors: Sequence[torch.Tensor], varying: Sequence[Names], updated: Sequence[int]
+) -> None:
+    """Raise CaptureError where a tensor that varies is changed in place and does not have a plain
+    piece of memory to itself: the fakes of the trace do not tell."""
+    if not any(any(names) for names in varying):
+        return
+    places = [tensor.untyped_storage()._cdata for tensor in tensors]
+    for at in updated:
+        tensor, names = tensors[at], varying[at]
+        sharing = [k for k, place in enumerate(places) if place == places[at] and k != at]
+        shared = any(any(varying[k]) for k in (*sharing, at)) and bool(sharing)
+        odd = any(names) and not (tensor.is_contiguous() and tensor.storage_offset() == 0)
+        if shared or odd:
+            raise CaptureError(
+                "an argument is changed in place that varies, or shares its memory with one"
+                " that does",
                 expected=f"strides {contiguous(tuple(tensor.shape))} in memory of its own",
                 found=f"strides {tuple(tensor.stride())}",
                 mend="pass x.contiguous(), or compile for one size",

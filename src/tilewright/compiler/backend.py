@@ -132,9 +132,9 @@ class DynamoGraph:
         values = None if self.varying is None else self.varying.values(args)
         if self.varying is None or not values:
             return None
-        numbers = self.varying.numbers(args)
+        fixed = self.varying.fixed(args)
         for known, variant in self.whole:
-            bound = variant.at(values, args) if known == numbers else None
+            bound = variant.at(values, args) if known == fixed else None
             if bound is not None:
                 return bound.call
         reason = ""
@@ -159,7 +159,7 @@ class DynamoGraph:
                 reason = str(error) or type(error).__name__
                 continue
             if bound is not None:
-                self.whole.append((numbers, variant))
+                self.whole.append((fixed, variant))
                 COMPILED.append(symbols.sizes.describe())
                 return bound.call
             reason = f"compiled for {symbols.sizes.describe()}"
