@@ -23,6 +23,10 @@ DRAWS: dict[str, Callable[[Tensor], Tensor]] = {
     "bernoulli": lambda x: (
         x * torch.bernoulli(torch.full((3, 5), 0.4)) + torch.bernoulli(x.detach().sigmoid())
     ),
+    "draws from what asks for gradients": lambda x: (
+        x * torch.bernoulli(x.sigmoid()) + torch.normal(x, x * x) * torch.poisson(x * x)
+    ),
+    "nothing but a draw": lambda x: torch.bernoulli(x.sigmoid()),
 }
 
 
@@ -53,6 +57,12 @@ def test_compiled_draws_are_eagers(name: str, road: Any) -> None:
             found.append((result, gradient, torch.get_rng_state()))
         for ours, theirs in zip(*found, strict=True):
             assert torch.equal(ours, theirs)
+
+
+def test_a_draw_does_not_change_with_what_it_is_drawn_from() -> None:
+    x = torch.rand(3, 5)
+    _, change = tw.jvp(lambda x: torch.bernoulli(x) + x.sin(), (x,), (torch.ones(3, 5),))
+    torch.testing.assert_close(change, x.cos())
 
 
 class Dropped(nn.Module):

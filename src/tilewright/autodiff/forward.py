@@ -21,7 +21,14 @@ from dataclasses import dataclass
 from tilewright.autodiff.formula import OWN, RESULT, differentiable
 from tilewright.autodiff.forward_formula import change_names, forward_formula
 from tilewright.autodiff.pullback import has_pullback, push
-from tilewright.autodiff.reverse import active_values, add_formula, blocks, companions, renamed
+from tilewright.autodiff.reverse import (
+    DRAWN,
+    active_values,
+    add_formula,
+    blocks,
+    companions,
+    renamed,
+)
 from tilewright.base.errors import CaptureError
 from tilewright.graph.build import Builder, prune, sort
 from tilewright.graph.ir import CONTROL, LIBRARY, Graph, Node, Role, Value
@@ -150,6 +157,8 @@ class _Walk:
         return self.builder.formula(total, *terms, origin=node.origin, name=wish)
 
     def _library(self, node: Node, changes: Sequence[Value | None]) -> tuple[Value | None, ...]:
+        if node.attr("target") in DRAWN:
+            return (None,)
         moved = tuple(k for k, change in enumerate(changes) if change is not None)
         floating = tuple(k for k, v in enumerate(node.outputs) if v.type.dtype.kind == "float")
         attrs = dict(node.attrs)

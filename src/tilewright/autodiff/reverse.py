@@ -52,6 +52,16 @@ if TYPE_CHECKING:
 
 # Library calls whose derivative torch itself gets wrong.
 _UNTRUSTED = ("aten.as_strided_scatter.default",)
+# Draws, whose derivative by what they are drawn from is zero everywhere, but not absent.
+DRAWN = (
+    "aten.bernoulli.default",
+    "aten.bernoulli.Tensor",
+    "aten.binomial.default",
+    "aten.normal.Tensor_float",
+    "aten.normal.float_Tensor",
+    "aten.normal.Tensor_Tensor",
+    "aten.poisson.default",
+)
 _DETACHED = ("aten.detach.default", "tilewright.stop_gradient.default")
 
 
@@ -318,6 +328,8 @@ class _Walk:
                 where=node.origin,
                 mend="write to the tensor by slices or indices in place of strides",
             )
+        if node.attr("target") in DRAWN:
+            return
         present = tuple(k for k, tangent in enumerate(tangents) if tangent is not None)
         asked = tuple(k for k, want in enumerate(wanted) if want)
         types = [node.inputs[k].type for k in asked]
