@@ -70,7 +70,9 @@ def differentiable(formula: Formula) -> bool:
 
 def _separate(formula: Formula) -> bool:
     """Whether the terms that meet in one element are those of the loops that the target lacks."""
-    return all(isinstance(e, Sym) for e in formula.index) and not isinstance(formula.fill, Read)
+    return all(isinstance(e, Sym | Const) for e in formula.index) and not isinstance(
+        formula.fill, Read
+    )
 
 
 def _writes_once(formula: Formula) -> bool:
