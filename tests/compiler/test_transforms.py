@@ -270,7 +270,7 @@ def test_library_calls_are_derived_and_batched_by_torch(name: str) -> None:
 
 def test_batches_of_library_calls_are_counted_and_told() -> None:
     told = tw.vmap(sorted_weighted).explain(SAMPLES)  # type: ignore[attr-defined]
-    assert "aten.sort.default (batch by torch)" in told
+    assert "torch finds the order: aten.sort.default (batch by torch)" in told
 
 
 # ---------------------------------------------------------------------------- what is refused
@@ -394,6 +394,19 @@ def test_transforms_are_captured_with_what_calls_them(
 
 def swapped(fn: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *args: torch.func.grad_and_value(fn)(*args)[::-1]
+
+
+def test_a_transform_itself_may_be_compiled() -> None:
+    def pair(w: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.tanh(x @ w).sum(), x * 2
+
+    calls: tuple[tuple[Any, tuple[Tensor, ...]], ...] = (
+        (tw.grad(energy), (X,)),
+        (tw.value_and_grad(pair, has_aux=True), (W, SAMPLES)),
+        (tw.vmap(tw.grad(lambda w, x: pair(w, x)[0], (0, 1)), (None, 0)), (W, SAMPLES)),
+    )
+    for transformed, args in calls:
+        same(tw.compile(transformed, *args)(*args), transformed(*args))
 
 
 def test_torch_compile_captures_transforms_too() -> None:

@@ -21,7 +21,7 @@ from tilewright.base.sizes import Sizes, nominal
 from tilewright.compiler import control
 from tilewright.compiler.contraction import as_matrices
 from tilewright.compiler.inplace import updates_in_place
-from tilewright.compiler.library import Call, serve
+from tilewright.compiler.library import Call, reason_of, serve
 from tilewright.compiler.options import Options
 from tilewright.compiler.strided import is_contiguous
 from tilewright.compiler.varying import sizes_of
@@ -237,9 +237,7 @@ class Assembly:
                 mend="allow library calls: Options(library=True)",
             )
         views = [self._dense(self.places[value.name]) for value in node.inputs]
-        self._call(
-            node, call, views, "no operator of the table" if node.op == "library" else node.op
-        )
+        self._call(node, call, views, reason_of(node))
 
     def _call(
         self,

@@ -27,6 +27,20 @@ class Call:
     through: tuple[Layer, ...] = ()
 
 
+# What no loop nest says: which element comes first.
+_ORDERS = frozenset({"sort", "topk", "kthvalue", "median", "nanmedian", "mode"})
+
+
+def reason_of(node: Node) -> str:
+    """Say why the library computes a node, in the words of `explain`."""
+    if node.op != LIBRARY:
+        return node.op
+    if dict(node.attrs).get("random"):
+        return "draws from torch's generator"
+    name = str(node.attr("target")).removeprefix("aten.").split(".", 1)[0]
+    return "torch finds the order" if name in _ORDERS else "no operator of the table"
+
+
 def served(node: Node) -> bool:
     """Say whether the library computes a composite operator as it stands."""
     return serve(node) is not None
