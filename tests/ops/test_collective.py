@@ -154,6 +154,20 @@ def test_a_maximum_of_several_ranks_is_split_evenly() -> None:
     assert [g.tolist() for _, g in found] == [[1.5], [0.0], [1.5]]
 
 
+@pytest.mark.parametrize("op", ["max", "min"])
+def test_the_gradient_of_an_extreme_that_is_nan_or_infinite_is_torchs(op: str) -> None:
+    """As of amax over the ranks: NaN where a rank holds NaN, shares where several are infinite."""
+    infinity = np.inf if op == "max" else -np.inf
+    values = [np.array([1.0, infinity]), np.array([np.nan, 2.0]), np.array([3.0, infinity])]
+    stacked = torch.tensor(np.stack(values), requires_grad=True)
+    (stacked.amax(0) if op == "max" else stacked.amin(0)).backward(torch.full((2,), 3.0).double())
+    joint = reverse(graph_of("all_reduce", {"op": op}, TensorType((2,), F64)), ["x"])
+    with np.errstate(invalid="ignore"):
+        found = evaluate_ranks([joint.graph] * 3, [[v, np.ones(2)] for v in values])
+    assert stacked.grad is not None
+    np.testing.assert_array_equal(np.stack([g for _, g in found]), stacked.grad.numpy())
+
+
 @pytest.mark.parametrize(("name", "attrs"), CASES, ids=IDS)
 def test_a_batch_is_a_collective_of_the_batch(name: str, attrs: Attrs) -> None:
     graph = graph_of(name, attrs, TensorType((3, 6), F64))

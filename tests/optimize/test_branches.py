@@ -5,15 +5,17 @@ import pytest
 from tests.graph import scans
 
 from tilewright.autodiff import reverse
-from tilewright.base.dtypes import BOOL
+from tilewright.base.dtypes import BOOL, F64
 from tilewright.graph.build import Builder
 from tilewright.graph.control import add_cond
 from tilewright.graph.evaluate import evaluate
-from tilewright.graph.ir import COND, Graph
+from tilewright.graph.ir import COND, Graph, TensorType
 from tilewright.graph.passes import run
 from tilewright.graph.verify import verify
-from tilewright.ops.operator import write
+from tilewright.ops import TABLE
+from tilewright.ops.operator import apply, write
 from tilewright.optimize import simplifications
+from tilewright.optimize.branches import PruneBranches
 
 
 def _decided(truth: bool) -> Graph:
@@ -57,3 +59,20 @@ def test_a_branch_inside_of_a_body_is_pruned_too() -> None:
 def test_a_predicate_that_is_not_known_keeps_both_branches() -> None:
     made = run(scans.branching(), simplifications(), verify=True)
     assert [node.op for node in made.nodes].count(COND) == 1
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_branch_in_which_ranks_meet_is_not_pruned(ranks: int) -> None:
+    """Another rank may come to it all the same; alone, a rank meets nobody."""
+    inner = Builder("meeting")
+    x = inner.input("x", TensorType((4,), F64))
+    total = apply(inner, TABLE["all_reduce"], x, group=tuple(range(ranks)))
+    then = inner.finish(total)
+    other = Builder("alone")
+    (y,) = apply(other, TABLE["exp"], other.input("x", TensorType((4,), F64)))
+    builder = Builder("rank")
+    x = builder.input("x", TensorType((4,), F64))
+    truth = builder.constant(True, BOOL)
+    graph = builder.finish(add_cond(builder, truth, then, other.finish((y,)), (x,)))
+    made = run(graph, (PruneBranches(),), verify=True)
+    assert [node.op for node in made.nodes].count(COND) == ranks - 1

@@ -61,6 +61,13 @@ def across(node: Node) -> Formula | None:
     return loops
 
 
+def meets_ranks(node: Node) -> bool:
+    """Say whether a node, or one in its bodies, waits for what other ranks hold."""
+    if node.op in _ROWS:
+        return len(_group(dict(node.attrs))) > 1
+    return any(meets_ranks(inner) for body in node.graphs for inner in body.nodes)
+
+
 def sent(node: Node) -> tuple[str, int]:
     """Return how many bytes the busiest rank sends, in symbols and as a number.
 

@@ -1,7 +1,8 @@
 """Put the branch that is always taken in the place of a cond.
 
 The idea: once constants are folded, a predicate is a truth value or it is not known before it runs;
-where it is known, the other branch is dead code.
+where it is known, the other branch is dead code.  A branch in which ranks meet stays where it is:
+other ranks may not know the truth, and what a collective gives may be used by them alone.
 
 This module does not know how predicates become known (`constants`).
 """
@@ -11,6 +12,7 @@ from dataclasses import dataclass, replace
 from tilewright.base.expr import Const
 from tilewright.graph.build import Builder, names, producers
 from tilewright.graph.ir import COND, CONSTANT, Graph, Node, Value
+from tilewright.ops import meets_ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,8 @@ class PruneBranches:
         known = {value.name: value for value in graph.inputs}
         for node in graph.nodes:
             inputs = tuple(known[value.name] for value in node.inputs)
-            truth = _truth(made_by.get(node.inputs[0].name)) if node.op == COND else None
+            decided = node.op == COND and not meets_ranks(node)
+            truth = _truth(made_by.get(node.inputs[0].name)) if decided else None
             if truth is None:
                 builder.nodes.append(replace(node, inputs=inputs))
                 results: tuple[Value, ...] = node.outputs
