@@ -79,3 +79,19 @@ def branch_differentiated_inside(x: Tensor) -> Any:
         return torch.cond(x.sum() > 0, lambda x: x.sin().sum(), lambda x: x.cos().sum(), (x,))
 
     return torch.func.grad(chosen)(x)
+
+
+def scan_of_an_integer_in_reverse(x: Tensor) -> Any:
+    zero = torch.zeros((), dtype=torch.int64)
+    return scan(lambda n, row: (n + 1, row * n), zero, x)[1].sum()
+
+
+def scan_in_a_scan_in_reverse(x: Tensor) -> Any:
+    def inner(c: Tensor, y: Tensor) -> Any:
+        d = torch.tanh(c + y)
+        return d, d * 2
+
+    def step(c: Tensor, row: Tensor) -> Any:
+        return scan(inner, c, row.expand(3, -1))
+
+    return scan(step, torch.ones(4), x)[1].sum()

@@ -18,8 +18,20 @@ NAMES = [name for name in vars(control_mistakes) if name.startswith(("branch", "
 def test_control_flow_that_does_not_fit_is_refused_at_the_users_line(
     name: str, golden: Callable[[str, str], None]
 ) -> None:
-    x = torch.ones(2, 4, requires_grad=name == "while_in_reverse")
+    x = torch.ones(2, 4, requires_grad=name.endswith("_in_reverse"))
     with pytest.raises(TilewrightError) as caught:
         tw.compile(getattr(control_mistakes, name), x)(x)
     text = str(caught.value).replace(f"{ROOT}/", "")
     golden(f"control_{name}.txt", f"{type(caught.value).__name__}: {text}")
+
+
+def test_a_message_names_the_element_type_that_is_the_default() -> None:
+    x = torch.ones(2, 4)
+    torch.set_default_dtype(torch.float64)
+    try:
+        with pytest.raises(TilewrightError) as caught:
+            tw.compile(control_mistakes.scan_carry_changes_dtype, x)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert caught.value.expected == "float32[4]"
+    assert caught.value.found == "float64[4]"

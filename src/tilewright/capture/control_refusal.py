@@ -7,6 +7,8 @@ This module reads texts; it does not know graphs.
 
 import re
 
+import torch
+
 from tilewright.base.errors import (
     CaptureError,
     DTypeError,
@@ -31,6 +33,11 @@ _TREES = re.compile(
 _MERGED = re.compile(
     r"branches' output in torch.cond,\s+expected same (\w+) but got (.*?)\.['\"\n]"
 )
+_NESTED = re.compile(
+    r"call_function scan\(.*_combine_fn_\d+.*"
+    r"(?:detach_copy is not implemented|might be aliasing the input or the output)",
+    re.DOTALL,
+)
 _STRIDES = re.compile(r"'stride: (\(.*?\)) vs (\(.*?\))'")
 _FAKE = re.compile(r"FakeTensor\(\.\.\., size=\(([^)]*)\)(?:, dtype=torch\.(\w+))?")
 _TEST = re.compile(
@@ -54,6 +61,22 @@ def explain_control(account: str, where: Origin) -> TilewrightError | None:
         error = DTypeError if merged[1] == "dtype" else ShapeError
         word = "rank" if merged[1] == "dim" else merged[1]
         return _branches(error, f"the same {word} in both", merged[2], where)
+    if "outs_to_grad length" in account:
+        return CaptureError(
+            "a scan that carries an integer is asked for gradients",
+            expected="carries of floating point: torch's scan has gradients beside no others",
+            found="a carry without a gradient",
+            where=where,
+            mend="carry it as a floating-point number, or scan over torch.arange(length) instead",
+        )
+    if _NESTED.search(account):
+        return CaptureError(
+            "a scan in the body of a scan is asked for gradients",
+            expected="a body without a scan of its own, where gradients are asked for",
+            found="a scan in it, which torch's scan does not differentiate",
+            where=where,
+            mend="write the inner one as a Python loop over its rows: a long one becomes a scan",
+        )
     if "Encountered aliasing" in account:
         return CaptureError(
             f"a body of a {kind} returns what it is given, or one tensor twice",
@@ -124,7 +147,15 @@ def _carry(account: str, kind: str, first: bool, where: Origin) -> TilewrightErr
 
 def _type(text: str) -> str:
     found = _FAKE.search(text)
-    return f"{found[2] or 'float32'}[{found[1].rstrip(',')}]" if found else f"{text}["
+    if found is None:
+        return f"{text}["
+    # Torch does not print the element type that tensors have by default.
+    return f"{found[2] or default_dtype()}[{found[1].rstrip(',')}]"
+
+
+def default_dtype() -> str:
+    """Return the element type that torch gives tensors, and leaves out where it prints them."""
+    return str(torch.get_default_dtype()).removeprefix("torch.")
 
 
 def _branches(

@@ -20,7 +20,7 @@ from tilewright.base.errors import (
     ShapeError,
     TilewrightError,
 )
-from tilewright.capture.control_refusal import explain_control
+from tilewright.capture.control_refusal import default_dtype, explain_control
 from tilewright.capture.origin import dotted, origin_of_frames
 
 _DATA_WORDS = ("data-dependent", "data dependent", "dynamic shape operator", ".item()", "nonzero")
@@ -169,7 +169,7 @@ def _impossible_call(account: str, where: Origin) -> TilewrightError:
     name = call["name"].rsplit(".", 1)[-1] if call else "a call"
     said = got["said"].split("\\n", 1)[0] if got else account.splitlines()[0]
     operands = ", ".join(
-        f"{dtype or 'float32'}[{sizes.rstrip(',')}]"
+        f"{dtype or default_dtype()}[{sizes.rstrip(',')}]"
         for sizes, dtype in _FAKE.findall(account.split("got ", 1)[0])
     )
     return not_applicable(name, said, operands, where)
