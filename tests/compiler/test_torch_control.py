@@ -39,6 +39,23 @@ def _gradients(result: Any, arguments: tuple[Tensor, ...]) -> list[Tensor]:
     return [torch.zeros_like(a) if g is None else g for a, g in zip(arguments, found, strict=True)]
 
 
+def test_results_ask_for_gradients_as_in_eager() -> None:
+    """Torch lets every result of floating point ask for one where an operand does."""
+    z = torch.randn(4, 3)
+
+    def two(x: Tensor) -> Any:
+        found = torch.cond(
+            z.sum() > 0, lambda x: (x.sin(), z.cos()), lambda x: (x * 1, z * 2), (x,)
+        )
+        last, rows = scan(lambda c, row: (c + 1, row * 2), torch.ones(3), x)
+        return *found, last, rows
+
+    for asks in (True, False):
+        x = torch.randn(4, 3, requires_grad=asks)
+        flags = [value.requires_grad for value in two(x)]
+        assert [value.requires_grad for value in tw.compile(two, x)(x)] == flags
+
+
 BOTH = ("nested cond", "scan")  # the two roads differ in how they call, not in what they compile
 
 
