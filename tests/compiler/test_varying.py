@@ -253,6 +253,27 @@ def test_a_function_is_compiled_once_for_all_sizes(name: str) -> None:
         assert len(COMPILED) == 1
 
 
+FOLLOWING: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], Callable[[int], int]]] = {
+    "one longer": (lambda x, y: x * y[1:] + y[:-1], lambda n: n + 1),
+    "twice as long": (lambda x, y: torch.cat([x, x.exp()]) * y, lambda n: 2 * n),
+    "a square": (lambda x, y: (x[:, None] * x).reshape(-1) * y, lambda n: n * n),
+}
+
+
+@pytest.mark.parametrize("name", FOLLOWING)
+def test_a_size_that_follows_from_another_is_compiled_once(name: str) -> None:
+    function, length = FOLLOWING[name]
+    compiled = torch.compile(function, backend="tilewright", dynamic=True)
+    for n in (5, 6, 17):
+        x, y = (torch.randn(k, requires_grad=True) for k in (n, length(n)))
+        ours, theirs = compiled(x, y), function(x, y)
+        torch.testing.assert_close(ours, theirs)
+        found, expected = (torch.autograd.grad(z.square().sum(), (x, y)) for z in (ours, theirs))
+        torch.testing.assert_close(found, expected)
+    assert SPECIALIZED == []
+    assert len(COMPILED) == 1
+
+
 def _built() -> tuple[Built, Sizes]:
     """y = softmax(x W' + b) over a batch of any size, its Program and its sizes."""
     sizes = Sizes({"n_b": 37})

@@ -8,7 +8,7 @@ values the graph holds.  This module does not know what is traced.
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -36,11 +36,13 @@ class Varying:
 
     dims: for each argument of a graph one name or None per dim; for an argument that is itself the
     size of a dim, its name alone; () where nothing varies.  idle: numbers that the graph does not
-    use (Dynamo passes the strides of views, and the sizes of what they are views of).
+    use (Dynamo passes the strides of views, and the sizes of what they are views of).  derived: for
+    names of dims that follow from others (one longer, twice as long), what they are of these.
     """
 
     dims: tuple[Names, ...]
     idle: frozenset[int] = frozenset()
+    derived: Mapping[str, sympy.Expr] = field(default_factory=dict)
 
     def values(self, arguments: Sequence[Any]) -> dict[str, int] | None:
         """Return the value of each name in a call; None where it has two, or is less than 2."""
@@ -53,6 +55,10 @@ class Varying:
             if isinstance(argument, torch.Tensor) and any(names):
                 gaps = layout_of(argument)[1]
                 found |= {_gap(at, dim): left + 1 for dim, left in gaps.items()}
+        numbers = {sympy.Symbol(name): value for name, value in found.items()}
+        for name, expr in self.derived.items():
+            if expr.subs(numbers) != found.pop(name):
+                return None
         return found
 
     def fixed(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
@@ -86,33 +92,40 @@ def varying_of(module: fx.GraphModule) -> Varying | None:
     """
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     examples = [node.meta.get("example_value") for node in placeholders]
-    names: dict[object, str] = {}
+    names: dict[sympy.Expr, str] = {}
+    others: dict[sympy.Expr, str] = {}
 
     def name(value: Any) -> str | None:
         expr = getattr(getattr(value, "node", None), "expr", None)
         if expr is None or expr.is_number:
             return None
-        if not expr.is_Symbol:
-            raise ValueError(f"{expr} is no plain symbol")
-        return names.setdefault(expr, f"{sizes.PREFIX}{len(names)}")
+        if expr.is_Symbol:
+            return names.setdefault(expr, f"{sizes.PREFIX}{len(names)}")
+        return others.setdefault(expr, f"{sizes.PREFIX}other{len(others)}")
 
-    try:
-        dims = tuple(
-            tuple(name(size) for size in value.shape) if isinstance(value, torch.Tensor) else ()
-            for value in examples
-        )
-        carried = set(names.values())
-        sizes_alone = [
-            (name(value),) if isinstance(value, torch.SymInt) else () for value in examples
-        ]
-    except ValueError:
+    dims = tuple(
+        tuple(name(size) for size in value.shape) if isinstance(value, torch.Tensor) else ()
+        for value in examples
+    )
+    derived = _derived(others, names)
+    carried = {*names.values(), *others.values()}
+    if not carried or derived is None:
         return None
-    sized = (own if carried.issuperset(own) else () for own in sizes_alone)
-    if not carried:
-        return None
+    alone = [(name(value),) if isinstance(value, torch.SymInt) else () for value in examples]
+    sized = (own if carried.issuperset(own) else () for own in alone)
     numbers = {at for at, value in enumerate(examples) if not isinstance(value, torch.Tensor)}
     idle = frozenset(at for at in numbers if not placeholders[at].users)
-    return Varying(tuple(a or b for a, b in zip(dims, sized, strict=True)), idle)
+    return Varying(tuple(a or b for a, b in zip(dims, sized, strict=True)), idle, derived)
+
+
+def _derived(
+    others: Mapping[sympy.Expr, str], names: Mapping[sympy.Expr, str]
+) -> dict[str, sympy.Expr] | None:
+    """Return what the others are of the names; None where one is not."""
+    if any(not expr.free_symbols <= set(names) for expr in others):
+        return None
+    symbols = {symbol: sympy.Symbol(name) for symbol, name in names.items()}
+    return {name: expr.subs(symbols) for expr, name in others.items()}
 
 
 class Symbols:
@@ -134,6 +147,11 @@ class Symbols:
             self.integers[name] = self.environment.create_symintnode(
                 symbol, hint=value, source=source
             )
+        known = {sympy.Symbol(name): symbol for symbol, name in self.names.items()}
+        for name, expr in varying.derived.items():
+            of = expr.subs(known)
+            hint = int(of.subs({symbol: values[own] for symbol, own in self.names.items()}))
+            self.integers[name] = self.environment.create_symintnode(of, hint=hint)
 
     @cached_property
     def sizes(self) -> Sizes:
