@@ -17,7 +17,7 @@ ARGS ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench gpu golden map clean
+.PHONY: help demo test sweep check bench gpu golden map clean
 
 help: ## say what there is
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -25,8 +25,11 @@ help: ## say what there is
 demo: $(STAMP) ## train a small GPT on real text, and measure it beside PyTorch
 	$(VENV)/bin/tilewright train --demo $(ARGS)
 
-test: $(STAMP) ## everything that needs neither a GPU nor a network
+test: $(STAMP) ## what a change must pass; needs neither a GPU nor a network
 	$(RUN) -m pytest -n 2 --dist loadfile $(ARGS)
+
+sweep: $(STAMP) ## the rest of the suite: the other cases of the laws that `test` asks
+	$(RUN) -m pytest -n 2 --dist loadfile -m "sweep and not slow" $(ARGS)
 
 check: $(STAMP) ## format, lint, types, floors, sizes, map, docs/operators.md
 	$(RUN) -m ruff format --check .
@@ -43,7 +46,7 @@ gpu: $(STAMP) ## what needs a CUDA device; says so where there is none
 	$(RUN) scripts/gpu_tests.py $(ARGS)
 
 golden: $(STAMP) ## rewrite the golden texts, show what changed, and fail: a person must look
-	-$(RUN) -m pytest -q --rewrite-golden $(ARGS)
+	-$(RUN) -m pytest -q --rewrite-golden -m "not slow" $(ARGS)
 	git --no-pager diff -- tests
 	git status --short -- tests
 	@echo "Golden texts were rewritten: read the difference above, then commit it like code." && exit 1

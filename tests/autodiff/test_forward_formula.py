@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from tests.autodiff.test_formula import gradients, value_of, writes_twice
 from tests.graph.formulas import DIFFERENTIABLE, KINKED, SMOOTH, draw
+from tests.sweep import few
 
 from tilewright.autodiff import (
     change_names,
@@ -51,7 +52,7 @@ def fits(formula: Formula, drawn: tuple[Array, ...]) -> bool:
     return differentiable(formula) and not based and not writes_twice(formula, drawn)
 
 
-@pytest.mark.parametrize("block", range(10))
+@pytest.mark.parametrize("block", few(range(10), 0, 1))
 def test_forward_mode_is_reverse_mode_turned_around(block: int) -> None:
     rng = np.random.default_rng(block)
     checked = 0
@@ -76,7 +77,7 @@ def test_forward_mode_is_reverse_mode_turned_around(block: int) -> None:
     assert checked > 10
 
 
-@pytest.mark.parametrize("block", range(10))
+@pytest.mark.parametrize("block", few(range(10), 0, 1))
 def test_the_change_of_a_random_formula_is_its_slope(block: int) -> None:
     rng = np.random.default_rng(block)
     checked, step = 0, 1e-6

@@ -23,8 +23,14 @@ from tilewright.graph.ir import BUILT_IN
 from tilewright.ops import TABLE
 from tilewright.ops.operator import expansion
 
+# Of each overload `make test` asks the first sample, `make sweep` the others.
 CASES = [
-    pytest.param(target, *sample, id=f"{target.removeprefix('aten.')}-{at}")
+    pytest.param(
+        target,
+        *sample,
+        id=f"{target.removeprefix('aten.')}-{at}",
+        marks=pytest.mark.sweep if at else (),
+    )
     for target, samples in SAMPLES.items()
     for at, sample in enumerate(samples)
 ]
@@ -173,11 +179,11 @@ def _gradients(results: list[torch.Tensor], leaves: list[torch.Tensor]) -> list[
 
 @pytest.mark.parametrize(
     ("target", "args", "kwargs"),
+    # Only torch runs library calls.
     [
-        pytest.param(target, *sample, id=f"{target.removeprefix('aten.')}-{at}")
-        for target, samples in SAMPLES.items()
-        if "dropout" not in target and not RULES[target].opaque  # only torch runs library calls
-        for at, sample in enumerate(samples)
+        case
+        for case in CASES
+        if "dropout" not in case.values[0] and not RULES[case.values[0]].opaque
     ],
 )
 def test_the_loops_mean_what_the_call_computes(target: str, args: Any, kwargs: Any) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from tests.capture.replay_backend import ReplayBackend
+from tests.sweep import few
 from torch import nn
 
 transformers = pytest.importorskip("transformers")
@@ -86,7 +87,7 @@ CASES: dict[str, Callable[[], tuple[nn.Module, dict[str, Any]]]] = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", few(CASES, "vit", "resnet"))
 def test_a_hugging_face_model_in_training_is_eager(name: str) -> None:
     torch.manual_seed(0)
     eager, inputs = CASES[name]()
@@ -108,7 +109,7 @@ def test_a_hugging_face_model_in_training_is_eager(name: str) -> None:
 
 
 @pytest.mark.slow  # tests/models runs these through the whole compiler, in eval too
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", few(CASES, "bert"))
 def test_a_hugging_face_model_in_inference_is_eager(name: str) -> None:
     torch.manual_seed(0)
     model, inputs = CASES[name]()

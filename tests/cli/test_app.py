@@ -10,6 +10,7 @@ import pytest
 import safetensors.torch
 import torch
 from rich.console import Console
+from tests.sweep import swept
 
 from tilewright.cli import contest, demo, main
 from tilewright.cli.demo import CURVES, TEXT, run_demo
@@ -138,9 +139,9 @@ TWO_INPUTS = ("--input", "5x4:float32", "--input", "3:int64:5")
 @pytest.mark.parametrize(
     ("name", "inputs"),
     [
-        ("bare", TWO_INPUTS),
-        ("told", ()),  # example_inputs in its module
         ("batched", ()),  # example_batch, and no loss
+        swept("told", ()),  # example_inputs in its module
+        swept("bare", TWO_INPUTS),
     ],
 )
 def test_what_needs_no_training_needs_no_loss(
@@ -322,6 +323,7 @@ SMALL = Plan(
 )
 
 
+@pytest.mark.sweep
 def test_the_demo_compares_with_eager_and_goes_on_bit_for_bit(
     tmp_path: Path,
     tmp_path_factory: pytest.TempPathFactory,

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.sweep import few
 from torch import Tensor, nn
 
 import tilewright as tw
@@ -59,7 +60,7 @@ SERVED: dict[str, tuple[Callable[..., Any], Callable[[int], tuple[Tensor, ...]]]
 }
 
 
-@pytest.mark.parametrize("name", SERVED)
+@pytest.mark.parametrize("name", few(SERVED, "tokens", "two arguments", "zeros of its length"))
 def test_every_batch_is_as_in_eager_with_a_compilation_for_each_power_of_two(name: str) -> None:
     fn, example = SERVED[name]
     with torch.no_grad():

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from tests.models.agreement import seen_strides
+from tests.sweep import swept
 from torch import nn
 
 import tilewright as tw
@@ -139,7 +140,7 @@ def test_one_tensor_passed_twice_gets_both_gradients(fallbacks: list[str]) -> No
     assert fallbacks == []
 
 
-@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("dynamic", [True, swept(None)])
 def test_sizes_may_change_from_call_to_call(dynamic: bool | None, fallbacks: list[str]) -> None:
     net = _net()
     compiled = torch.compile(net, backend="tilewright", dynamic=dynamic)
@@ -353,7 +354,7 @@ def test_a_view_of_an_updated_input_still_shows_its_old_values() -> None:
             torch.testing.assert_close(mine, theirs)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, swept(torch.float64), swept(torch.float16)])
 def test_whole_modules_may_be_of_another_type(dtype: torch.dtype, fallbacks: list[str]) -> None:
     net = nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6), nn.GELU(), nn.Linear(6, 3), nn.Softmax(1))
     ours = copy.deepcopy(net).to(dtype)
@@ -387,7 +388,9 @@ def test_inference_mode_is_served(fallbacks: list[str]) -> None:
     assert fallbacks == []
 
 
-@pytest.mark.parametrize("shape", [(1, 3, 4, 5), (2, 1, 4, 5), (2, 3, 1, 5), (2, 3, 4, 1)])
+@pytest.mark.parametrize(
+    "shape", [(2, 3, 1, 5), swept((1, 3, 4, 5)), swept((2, 1, 4, 5)), swept((2, 3, 4, 1))]
+)
 def test_products_with_dims_of_one_step_are_products(
     shape: tuple[int, ...], fallbacks: list[str]
 ) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from tests.compiler.custom import FUNCTIONS, FirstOfTwo, Half, Reversed, Scaled, Straight
+from tests.sweep import few
 
 import tilewright as tw
 from tilewright.base.errors import CaptureError, FallbackWarning, MutationError
@@ -45,7 +46,10 @@ CASES = [(name, (True,) * (len(row) - 1)) for name, row in FUNCTIONS.items()]
 CASES += [("everything", (True, False)), ("everything", (False, True)), ("fills", (False, True))]
 
 
-@pytest.mark.parametrize(("name", "asks"), CASES)
+@pytest.mark.parametrize(
+    ("name", "asks"),
+    few(CASES, "straight", "everything", "views", "in place after", "checkpointed", "empty"),
+)
 def test_values_and_gradients_are_eagers(
     name: str, asks: tuple[bool, ...], fallbacks: list[str]
 ) -> None:

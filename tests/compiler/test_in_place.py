@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.sweep import swept
 from torch import nn
 
 import tilewright as tw
@@ -60,7 +61,7 @@ def _run(call: Callable[..., Any], asking: tuple[bool, bool]) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("asking", [(True, True), (True, False), (False, True)])
+@pytest.mark.parametrize("asking", [(True, True), swept((True, False)), swept((False, True))])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_arguments_changed_in_place_are_eagers(
     name: str, asking: tuple[bool, bool], fallbacks: list[str]

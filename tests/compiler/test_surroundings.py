@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.sweep import few
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
@@ -132,7 +133,7 @@ def test_the_data_of_a_parameter_may_be_replaced() -> None:
 # ---------------------------------------------------------------------------- many at once
 
 
-@pytest.mark.parametrize("road", ["dynamo", "ours"])
+@pytest.mark.parametrize("road", few(["dynamo", "ours"], "ours"))
 def test_two_threads_may_call_one_compiled_function(road: str) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.LayerNorm(64), nn.Linear(64, 8))

@@ -8,6 +8,7 @@ import torch
 import torch.utils._pytree as pytree
 from tests.compiler import torch_control
 from tests.compiler.torch_control import DIFFERENTIABLE, drawn
+from tests.sweep import few
 from torch._higher_order_ops.scan import scan
 from torch._higher_order_ops.while_loop import while_loop
 from torch.nn.functional import cross_entropy
@@ -61,7 +62,13 @@ BOTH = ("nested cond", "scan")  # the two roads differ in how they call, not in 
 
 @pytest.mark.parametrize(
     ("name", "road"),
-    [(name, road) for road in ROADS for name in (DIFFERENTIABLE if road == "tw.compile" else BOTH)],
+    few(
+        [(n, r) for r in ROADS for n in (DIFFERENTIABLE if r == "tw.compile" else BOTH)],
+        "cond",
+        "map",
+        "associative scan",
+        "scan along columns, backwards",
+    ),
 )
 def test_control_flow_has_eager_s_values_and_gradients(
     name: str, road: str, fallbacks: list[str]
@@ -76,7 +83,7 @@ def test_control_flow_has_eager_s_values_and_gradients(
     assert not fallbacks
 
 
-@pytest.mark.parametrize("name", DIFFERENTIABLE)
+@pytest.mark.parametrize("name", few(DIFFERENTIABLE, "scan", "nested cond"))
 def test_captured_control_flow_replays_as_torch_calls(name: str) -> None:
     twins = DIFFERENTIABLE[name]
     captured = capture(twins.fn, *_arguments(1))
@@ -163,7 +170,7 @@ COMPOSITIONS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", COMPOSITIONS)
+@pytest.mark.parametrize("name", few(COMPOSITIONS, "vmap of grad"))
 def test_transforms_of_control_flow_are_torch_s_of_plain_python(name: str) -> None:
     composition = COMPOSITIONS[name]
     _same(composition(tw, energy), composition(torch.func, energy_twin))

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from tests.graph import scans
+from tests.sweep import few
 from torch import Tensor, nn
 
 import tilewright as tw
@@ -54,7 +55,7 @@ def _gradients(model: nn.Module, loss: Tensor) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("train", [True, False], ids=["train", "eval"])
-@pytest.mark.parametrize("name", ["mlp", "gpt"])
+@pytest.mark.parametrize("name", few(["mlp", "gpt"], "mlp"))
 def test_a_model_is_compiled_once_for_all_sizes(name: str, train: bool) -> None:
     torch.manual_seed(0)
     module: Any = {"mlp": mlps, "gpt": gpts}[name]
@@ -159,8 +160,8 @@ def test_only_the_batch_of_a_convolution_varies() -> None:
     assert len(COMPILED) == 1
 
 
-@pytest.mark.parametrize("train", [True, False], ids=["train", "infer"])
-@pytest.mark.parametrize("cell", [nn.LSTM, nn.GRU, nn.RNN])
+@pytest.mark.parametrize("train", few([True, False], True), ids=["train", "infer"])
+@pytest.mark.parametrize("cell", few([nn.LSTM, nn.GRU, nn.RNN], nn.RNN))
 @torch._dynamo.config.patch(allow_rnn=True)  # type: ignore[no-untyped-call,untyped-decorator]
 def test_a_graph_with_a_scan_is_compiled_for_each_size(cell: Any, train: bool) -> None:
     torch.manual_seed(0)
@@ -225,7 +226,9 @@ PARTLY = frozenset({"gather", "slice"})
 SOME = ((5, 7), (9, 5), (40, 70), (2, 11))
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize(
+    "name", few(FUNCTIONS, "arange", "cat", "cumsum", "matmul", "pad", "reshape", "softmax")
+)
 def test_a_function_is_compiled_once_for_all_sizes(name: str) -> None:
     torch.manual_seed(0)
     function = FUNCTIONS[name]

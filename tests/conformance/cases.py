@@ -71,10 +71,21 @@ def put(
     return apply(builder, TABLE[name], *operands, origin=origin, names=(), **dict(attrs))
 
 
-def parameters(names: Sequence[str] = (), *, eager_only: bool = False) -> list[ParameterSet]:
-    """Return every sample of the table (or of the operators named) as test parameters."""
+def parameters(
+    names: Sequence[str] = (), *, eager_only: bool = False, often: Sequence[str] = ()
+) -> list[ParameterSet]:
+    """Return every sample of the table (or of the operators named) as test parameters.
+
+    Of each operator, or of those that are named `often`, the first is asked by `make test`, the
+    others by `make sweep`.
+    """
     return [
-        pytest.param(operator, sample, id=f"{operator.name}-{at}")
+        pytest.param(
+            operator,
+            sample,
+            id=f"{operator.name}-{at}",
+            marks=pytest.mark.sweep if at or (often and operator.name not in often) else (),
+        )
         for operator in TABLE.values()
         if (not names or operator.name in names) and (operator.eager or not eager_only)
         for at, sample in enumerate(operator.samples)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.sweep import few
 
 import operator_database as script
 
@@ -33,6 +34,9 @@ CHOSEN = (
     "transpose", "view", "expand", "as_strided_scatter", "sort", "fill", "tril", "linalg.inv",
     "linalg.matrix_power",
 )  # fmt: skip
+OFTEN = (
+    "sum", "expm1", "gather", "index_put", "linalg.inv", "view", "nn.functional.cross_entropy",
+)  # fmt: skip
 HALF = ("add", "nn.functional.silu", "softmax", "matmul", "sum")
 
 
@@ -45,7 +49,7 @@ def _cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.mark.parametrize(
     ("name", "dtype"),
-    [*((n, torch.float32) for n in CHOSEN), *((n, torch.bfloat16) for n in HALF)],
+    few([*((n, torch.float32) for n in CHOSEN), *((n, torch.bfloat16) for n in HALF)], *OFTEN),
     ids=str,
 )
 def test_the_database_agrees(name: str, dtype: torch.dtype) -> None:

@@ -8,7 +8,7 @@ from tilewright.autodiff import reverse
 from tilewright.base.dtypes import F64, I64
 from tilewright.graph.build import Builder
 from tilewright.graph.ir import TensorType
-from tilewright.ops import TABLE, Operator, Sample
+from tilewright.ops import Operator, Sample
 from tilewright.ops.operator import write
 
 from .cases import Array, Case, expanded, in_torch, make, parameters, run, to_numpy, to_torch
@@ -98,12 +98,7 @@ ROUGH = {"floor_divide", "remainder", "fmod", "sign", "floor", "ceil", "trunc", 
          "stop_gradient", "index_put", "scatter", "hardsigmoid"}  # fmt: skip
 # attention's second result and batch norm's statistics carry no gradient in the override.
 FIRST_ONLY = {"attention", "batch_norm"}
-SMOOTH = [
-    pytest.param(operator, sample, id=f"{operator.name}-{at}")
-    for operator in TABLE.values()
-    for at, sample in enumerate(operator.samples)
-    if is_smooth(operator, sample)
-]
+SMOOTH = [item for item in parameters() if is_smooth(*item.values[:2])]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("operator", "sample"), SMOOTH)

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.kernels.harness import assert_close, compile_all, run
+from tests.sweep import few
 
 from tilewright.autodiff import reverse
 from tilewright.base.dtypes import F16, F32, DType
@@ -55,20 +56,21 @@ def body_of(node: Node) -> Graph:
     return graph
 
 
-def cases_of(operator: Operator) -> Iterator[Case]:
-    """Every sample with its gradients in float32, the first one alone in float16."""
-    for sample in operator.samples:
+def cases_of(operator: Operator, *, every: bool) -> Iterator[Case]:
+    """The first sample, or every one, with its gradients in float32; and the first in float16."""
+    for sample in operator.samples if every else operator.samples[:1]:
         yield with_gradients(narrowed(operator, sample, F32))
     for sample in operator.samples[:1]:
         yield narrowed(operator, sample, F16)
 
 
+@pytest.mark.parametrize("every", few([False, True], False), ids=["first", "all"])
 @pytest.mark.parametrize("page", [name for name, _ in PAGES])
-def test_kernels_equal_the_evaluator(page: str, tmp_path: Path) -> None:
+def test_kernels_equal_the_evaluator(page: str, every: bool, tmp_path: Path) -> None:
     found: dict[str, tuple[Graph, list[Array], Emitted, str]] = {}
     with np.errstate(all="ignore"):
         for operator in dict(PAGES)[page]:
-            for case in cases_of(operator):
+            for case in cases_of(operator, every=every):
                 for node, arrays in formula_values(case):
                     graph = body_of(node)
                     distinct = {v.name: a for v, a in zip(node.inputs, arrays, strict=True)}

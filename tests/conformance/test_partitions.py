@@ -66,7 +66,11 @@ def test_every_loop_of_a_result_of_its_own_can_be_cut(operator: Operator, sample
                 assert rows[entry.name].combine == ""
 
 
-@pytest.mark.parametrize(("operator", "sample"), parameters(eager_only=True))
+# One of each kind of loops.
+OFTEN = ("mul", "amax", "cumsum", "matmul", "permute", "gather", "scatter", "conv1d", "max_pool1d")
+
+
+@pytest.mark.parametrize(("operator", "sample"), parameters(eager_only=True, often=OFTEN))
 def test_every_partition_of_a_gradient_equals_the_unsplit_one(
     operator: Operator, sample: Sample
 ) -> None:

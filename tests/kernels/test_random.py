@@ -8,6 +8,8 @@ import pytest
 from tests.kernels.harness import Cases, assert_close, body, random_arrays, run
 
 COUNT = 90
+OFTEN = 16
+"""How many bodies `make test` asks: the first."""
 EXTENTS = (2, 3, 4, 6, 8, 12, 17, 36, 70)
 UNARY = ("exp({})", "sigmoid({})", "abs({})", "-{}", "tanh({})", "{} * 0.5", "sqrt(abs({}))")
 BINARY = ("{} + {}", "{} - {}", "{} * {}", "max({}, {})", "{} if {} > 0 else 1")
@@ -92,23 +94,43 @@ def made(seed: int) -> tuple[dict[str, str], dict[str, str], list[str]]:
     return maker.inputs, maker.steps, [names[-1], *others]
 
 
-CASES = Cases()
-for _seed in range(COUNT):
-    CASES.add(str(_seed), body(*made(_seed)))
+def compiled(seeds: range, folder: Path) -> tuple[Cases, ctypes.CDLL]:
+    cases = Cases()
+    for seed in seeds:
+        cases.add(str(seed), body(*made(seed)))
+    return cases, cases.compile(folder)
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    return CASES.compile(Path(tmp_path_factory.mktemp("random")))
+def bodies(tmp_path_factory: pytest.TempPathFactory) -> tuple[Cases, ctypes.CDLL]:
+    return compiled(range(OFTEN), tmp_path_factory.mktemp("random"))
 
 
-@pytest.mark.parametrize("name", list(CASES.kernels))
-def test_random_body_equals_evaluation(name: str, library: ctypes.CDLL) -> None:
-    graph, fast, naive, strides = CASES.kernels[name]
-    arrays = random_arrays(graph, seed=int(name))
+@pytest.fixture(scope="module")
+def more_bodies(tmp_path_factory: pytest.TempPathFactory) -> tuple[Cases, ctypes.CDLL]:
+    return compiled(range(OFTEN, COUNT), tmp_path_factory.mktemp("more"))
+
+
+def check(bodies: tuple[Cases, ctypes.CDLL], seed: int) -> None:
+    cases, library = bodies
+    graph, fast, naive, strides = cases.kernels[str(seed)]
+    arrays = random_arrays(graph, seed=seed)
     for kernel in (naive, fast):
         code, found = run(library, kernel, graph, arrays, strides)
         assert code == 0
         # A rounding to bfloat16 in between may fall to the other side: a unit of that type.
         coarse = any("bf16" in str(node.output.type) for node in graph.nodes)
         assert_close(graph, arrays, found, ulps=2.0**18 if coarse else 256)
+
+
+@pytest.mark.parametrize("seed", range(OFTEN))
+def test_random_body_equals_evaluation(seed: int, bodies: tuple[Cases, ctypes.CDLL]) -> None:
+    check(bodies, seed)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("seed", range(OFTEN, COUNT))
+def test_more_random_bodies_equal_evaluation(
+    seed: int, more_bodies: tuple[Cases, ctypes.CDLL]
+) -> None:
+    check(more_bodies, seed)

@@ -11,12 +11,13 @@ import torch
 from tests.models.agreement import disagreements, in_double, outcome
 from tests.models.architectures import REQUIRED
 from tests.models.seeing_and_hearing import ALL
+from tests.sweep import few
 
 from tilewright.compiler.fallback import FALLBACKS
 
 pytest.importorskip("transformers")
 
-# Beside the required ones, a few that are unlike them: tried by default, too.
+# Beside the required ones, a few that are unlike them: tried by the sweep, too.
 QUICK = ("t5", "distilbert", "convnext")
 REST = sorted(set(ALL) - set(REQUIRED) - set(QUICK))
 
@@ -33,14 +34,15 @@ def _disagreements(name: str, *, train: bool) -> list[str]:
     return disagreements(found, expected, exact)
 
 
-@pytest.mark.parametrize("train", [True, False], ids=["train", "eval"])
-@pytest.mark.parametrize("name", REQUIRED)
+@pytest.mark.parametrize("train", few([True, False], True), ids=["train", "eval"])
+@pytest.mark.parametrize("name", few(REQUIRED, "llama", "resnet"))
 def test_a_required_architecture_is_eager_and_compiled_whole(name: str, train: bool) -> None:
     assert _disagreements(name, train=train) == []
     assert FALLBACKS == []
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", QUICK)
 def test_an_architecture_is_eager(name: str) -> None:
     assert _disagreements(name, train=True) == []

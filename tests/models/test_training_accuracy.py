@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.sweep import few
 from torch import nn
 
 import tilewright as tw
@@ -48,7 +49,7 @@ def _build(name: str, seed: int) -> tuple[WithLoss, Callable[[int], Batch]]:
     return WithLoss(model, module.loss), lambda at: module.example_batch(model, size, seed=at)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", few(MODELS, "mlp", "gpt small"))
 def test_gradients_of_the_first_step_are_float64s_to_five_digits(name: str) -> None:
     ours, batches = _build(name, 0)
     exact = copy.deepcopy(ours).double()
@@ -62,6 +63,7 @@ def test_gradients_of_the_first_step_are_float64s_to_five_digits(name: str) -> N
         assert error <= 1e-5, f"{key}: {error:.2e}"
 
 
+@pytest.mark.sweep
 def test_where_no_kink_intervenes_gradients_are_as_exact_as_eagers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

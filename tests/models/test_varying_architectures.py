@@ -93,6 +93,7 @@ def _assert_compiled_once() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", QUICK)
 def test_a_language_model_is_compiled_once_for_all_lengths(name: str) -> None:
     assert _compared(name, TEXT, train=False, labels=True) == []

@@ -109,6 +109,7 @@ def test_a_loop_that_is_written_out_becomes_a_scan(name: str) -> None:
     _equal(captured.graph, made, captured.bind((x, w), {}))
 
 
+@pytest.mark.sweep
 def test_the_size_of_the_graph_does_not_depend_on_the_number_of_steps() -> None:
     w = _drawn(4, 4, seed=1)
     counts = []

@@ -8,6 +8,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
+from tests.sweep import few
 from torch import nn
 
 from tilewright.compiler import Options
@@ -94,7 +95,7 @@ def by_the_oracle(
     return TrainStep(net, mean_square, optimizer, batch(0), clip_norm, Options(), compiler)
 
 
-@pytest.mark.parametrize("clip_norm", [None, 0.05])
+@pytest.mark.parametrize("clip_norm", few([None, 0.05], 0.05))
 @pytest.mark.parametrize(("cls", "settings"), SETTINGS)
 def test_the_graph_of_a_step_is_the_optimizer_s_own_step(
     cls: type[torch.optim.Optimizer], settings: dict[str, Any], clip_norm: float | None

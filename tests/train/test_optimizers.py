@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.sweep import few
 from tests.train.nets import Net, assert_same, batch, eager_step, mean_square
 
 import tilewright as tw
@@ -21,7 +22,9 @@ KNOWN: list[tuple[type[Optimizer], dict[str, Any]]] = [
     (torch.optim.RMSprop, {"momentum": 0.5, "centered": True}),
     (torch.optim.Adadelta, {"rho": 0.5}),
 ]
-each = pytest.mark.parametrize(("cls", "settings"), KNOWN)
+each = pytest.mark.parametrize(
+    ("cls", "settings"), few(KNOWN, torch.optim.AdamW, torch.optim.Adagrad)
+)
 
 
 def make(cls: Any, net: Net, settings: dict[str, Any]) -> Optimizer:

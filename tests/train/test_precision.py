@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.sweep import swept
 from tests.train.nets import Net, adamw, assert_same, batch, mean_square, sgd
 from torch.amp.grad_scaler import GradScaler
 
@@ -31,7 +32,7 @@ def overflowing() -> tuple[torch.Tensor, torch.Tensor]:
     return x, target
 
 
-@pytest.mark.parametrize("make", [adamw, sgd, lambda net: sgd(net, dampening=0.5)])
+@pytest.mark.parametrize("make", [adamw, swept(sgd), swept(lambda net: sgd(net, dampening=0.5))])
 def test_a_scaled_step_is_torchs_and_moves_nothing_where_the_gradient_overflows(make: Any) -> None:
     ours = Net()
     theirs = copy.deepcopy(ours)
@@ -74,6 +75,7 @@ def test_a_scaler_that_is_off_changes_nothing() -> None:
     assert str(step.graph) == str(plain.graph)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_autocast_keeps_master_weights_and_stays_as_close_to_float64_as_eager(
     dtype: torch.dtype,

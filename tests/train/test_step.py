@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.sweep import few
 from tests.train.nets import (
     Net,
     adamw,
@@ -27,7 +28,7 @@ from tilewright.graph.evaluate_scalar import uniform
 # ----------------------------------------------------------------------------------- trajectories
 
 
-@pytest.mark.parametrize("make", [adamw, sgd])
+@pytest.mark.parametrize("make", few([adamw, sgd], adamw))
 def test_thirty_steps_follow_float64_as_closely_as_eager_float32(
     make: Callable[..., torch.optim.Optimizer],
 ) -> None:
@@ -78,7 +79,7 @@ def test_another_setting_of_the_optimizer_compiles_again() -> None:
 # ------------------------------------------------------------------------------------------- state
 
 
-@pytest.mark.parametrize("make", [adamw, sgd])
+@pytest.mark.parametrize("make", few([adamw, sgd], adamw))
 def test_state_goes_from_torch_to_us_and_back(
     make: Callable[..., torch.optim.Optimizer],
 ) -> None:
@@ -119,7 +120,7 @@ def test_torch_and_a_compiled_step_may_take_turns() -> None:
     assert_same(ours, theirs)
 
 
-@pytest.mark.parametrize("make", [adamw, sgd])
+@pytest.mark.parametrize("make", few([adamw, sgd], adamw))
 def test_a_loaded_state_is_taken_up_bit_for_bit(
     make: Callable[..., torch.optim.Optimizer],
 ) -> None:
@@ -267,8 +268,8 @@ class Pulled(nn.Module):
         return out
 
 
-@pytest.mark.parametrize("parts", [1, 2])
-@pytest.mark.parametrize("take", [torch.func.grad, tw.grad], ids=["torch", "ours"])
+@pytest.mark.parametrize("parts", few([1, 2], 1))
+@pytest.mark.parametrize("take", few([torch.func.grad, tw.grad], tw.grad), ids=["torch", "ours"])
 def test_a_derivative_taken_inside_of_the_model_is_trained_through(take: Any, parts: int) -> None:
     ours = Pulled(take)
     theirs = copy.deepcopy(ours)
