@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +76,8 @@ def work(dtype: str, most: int) -> int:
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     guards.profile_guard_manager = lambda *_: 0.0  # it empties the processor's caches each time
+    # The database seeds before each sample: devices that are not there note a stack each time.
+    torch.cuda.manual_seed_all = torch.xpu.manual_seed_all = lambda _: None
     chosen = getattr(torch, dtype)
     known = {database.name_of(operator): operator for operator in database.operators(chosen)}
     _say({"operators": list(known)})
@@ -117,16 +119,19 @@ def sweep(dtype: str, most: int, jobs: int, only: list[str], again: list[str]) -
     with Progress(*columns, TimeElapsedColumn()) as progress:
         bar = progress.add_task(dtype, total=len(todo))
 
+        def keep(line: Line) -> None:
+            with lock, _path(dtype).open("a", encoding="utf-8") as kept:
+                kept.write(json.dumps(line) + "\n")
+                lines.append(line)
+
         def serve(worker: "Worker") -> None:
             while True:
                 try:
                     name = waiting.get_nowait()
                 except queue.Empty:
                     return worker.stop()
-                found, worker = worker.judge(name, done.get(name, []))
-                with lock, _path(dtype).open("a", encoding="utf-8") as kept:
-                    kept.writelines(json.dumps(line) + "\n" for line in found)
-                    lines.extend(found)
+                worker = worker.judge(name, done.get(name, []), keep)
+                with lock:
                     bad = sum(line["kind"] in ("wrong", "crash") for line in lines)
                     progress.update(bar, advance=1, description=f"{dtype}: {bad} wrong, {name}")
 
@@ -158,19 +163,20 @@ class Worker:
             if text.startswith("{"):
                 yield json.loads(text)
 
-    def judge(self, name: str, done: list[int]) -> tuple[list[Line], "Worker"]:
-        """Return the verdicts of an operator, and the worker for the next one."""
+    def judge(self, name: str, done: list[int], keep: Callable[[Line], None]) -> "Worker":
+        """Hand on the verdicts of an operator; return the worker for the next one."""
         assert self.process.stdin is not None, "the worker's input is a pipe"
         self.process.stdin.write(json.dumps([name, done]) + "\n")
         self.process.stdin.flush()
-        found: list[Line] = []
+        last = -1
         for line in self._lines():
             if line.get("done"):
-                return found, self
-            found.append(line)
-        said = f"the process ended with {self.process.wait()}"
-        found.append({"op": name, "sample": len(found), "kind": "crash", "detail": said})
-        return found, Worker(self.dtype, self.most)
+                return self
+            last = line["sample"]
+            keep(line)
+        said = f"the process ended with {self.process.wait()} after sample {last}"
+        keep({"op": name, "sample": -1, "kind": "crash", "detail": said})
+        return Worker(self.dtype, self.most)
 
     def stop(self) -> None:
         """Let the process end."""

@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tilewright.compiler import backend as border
 from tilewright.compiler.fallback import FALLBACKS
 
-from .seen import Case, Tensor, compare, exact, first_line, run
+from .seen import Case, Seen, Tensor, compare, copies, exact, first_line, run
 
 # The database sets a seed around operators that draw, which Dynamo cannot follow; `run` sets one.
 common_methods_invocations.wrapper_set_seed = lambda op, *args, **kwargs: op(*args, **kwargs)
@@ -32,6 +32,12 @@ common_methods_invocations.wrapper_set_seed = lambda op, *args, **kwargs: op(*ar
 OURS, LIBRARY, EMPTY, BROKEN, FALLBACK, WRONG, OUTSIDE = KINDS = (
     "ours", "library", "empty", "broken", "fallback", "wrong", "outside",
 )  # fmt: skip
+
+RUNS = (OURS, LIBRARY)
+
+# So many samples of an operator are compiled as one function while they run: most of the time goes
+# into what is done once for a function.
+TOGETHER = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +124,13 @@ def judge_samples(
     except Exception as error:
         yield 0, Verdict(OUTSIDE, f"the database has no samples: {first_line(error)}")
         return
-    for at in _spread(len(cases), most):
-        if at in done:
-            continue
-        yield at, judge(cases[at], uninitialised=uninitialised)
+    waiting = [at for at in _spread(len(cases), most) if at not in done]
+    size = TOGETHER
+    while waiting:
+        part, waiting = waiting[:size], waiting[size:]
+        verdicts = judge_all([cases[at] for at in part], uninitialised=uninitialised)
+        yield from zip(part, verdicts, strict=True)
+        size = TOGETHER if all(verdict.kind in RUNS for verdict in verdicts) else 1
 
 
 def _spread(count: int, most: int) -> list[int]:
@@ -139,9 +148,17 @@ def case_of(name: str, function: Callable[..., Any], sample: SampleInput) -> Cas
     scope: dict[str, Any] = {"function": function}
     args = [_spelled(value, tensors, scope) for value in (sample.input, *sample.args)]
     args += [f"{key}={_spelled(value, tensors, scope)}" for key, value in sample.kwargs.items()]
-    names = ", ".join(f"t{at}" for at in range(len(tensors)))
-    exec(f"def sample({names}):\n    return function({', '.join(args)})", scope)
-    return Case(scope["sample"], tuple(tensors), sample.output_process_fn_grad, name)
+    call = f"function({', '.join(args)})"
+    made = _function(call, len(tensors), scope)
+    return Case(made, tuple(tensors), sample.output_process_fn_grad, name)
+
+
+def _function(text: str, count: int, scope: dict[str, Any]) -> Callable[..., Any]:
+    """Return the function of so many tensors that the text gives."""
+    names = ", ".join(f"t{at}" for at in range(count))
+    exec(f"def sample({names}):\n    return {text}", scope)
+    made: Callable[..., Any] = scope["sample"]
+    return made
 
 
 def _spelled(value: Any, tensors: list[Tensor], scope: dict[str, Any]) -> str:
@@ -167,7 +184,65 @@ def _spelled(value: Any, tensors: list[Tensor], scope: dict[str, Any]) -> str:
 # ---------------------------------------------------------------------------- two roads
 
 
-def judge(case: Case, *, uninitialised: bool = False) -> Verdict:
+def judge_all(cases: Sequence[Case], *, uninitialised: bool = False) -> list[Verdict]:
+    """Judge cases: as one function where that says that each is right, else each alone."""
+    if len(cases) > 1:
+        verdict = _judge_together(cases, uninitialised=uninitialised)
+        if verdict is not None:
+            return [verdict] * len(cases)
+    return [judge(case, uninitialised=uninitialised) for case in cases]
+
+
+def _judge_together(cases: Sequence[Case], *, uninitialised: bool) -> Verdict | None:
+    """Judge cases as one function; None where an answer for one of them would hide the others'."""
+    case = together(cases)
+    if run(case.function, case).error is not None:
+        return None
+    try:
+        verdict = judge(case, uninitialised=uninitialised, truth=_certain)
+    except _ApartError:
+        return None
+    return verdict if verdict.kind in RUNS else None
+
+
+class _ApartError(Exception):
+    """Eager in float64 judges some of the cases, but not all."""
+
+
+def _certain(case: Case, eager: Seen) -> Seen:
+    found = exact(case, eager)
+    if found is None:
+        raise _ApartError
+    return found
+
+
+def together(cases: Sequence[Case]) -> Case:
+    """Return cases as one function of the tensors of all, none of which share memory."""
+    scope: dict[str, Any] = {f"s{at}": case.function for at, case in enumerate(cases)}
+    tensors: list[Tensor] = []
+    calls = []
+    for at, case in enumerate(cases):
+        names = [f"t{len(tensors) + k}" for k in range(len(case.tensors))]
+        calls.append(f"s{at}({', '.join(names)})")
+        tensors += [
+            made.requires_grad_(tensor.requires_grad)
+            for made, tensor in zip(copies(case.tensors), case.tensors, strict=True)
+        ]
+    weighs = [case.weigh for case in cases]
+
+    def weigh(made: Any) -> list[Any]:
+        return [weigh(part) for weigh, part in zip(weighs, made, strict=True)]
+
+    made = _function(f"({', '.join(calls)},)", len(tensors), scope)
+    return Case(made, tuple(tensors), weigh, cases[0].name)
+
+
+def judge(
+    case: Case,
+    *,
+    uninitialised: bool = False,
+    truth: Callable[[Case, Seen], Seen | None] = exact,
+) -> Verdict:
     """Run a case compiled and in eager, and say what became of it."""
     watch = Watch()
     with warnings.catch_warnings():
@@ -185,7 +260,7 @@ def judge(case: Case, *, uninitialised: bool = False) -> Verdict:
     valueless = uninitialised or "random" in watch.found
     if case.name in TORCH_IS_WRONG:
         ours.gradients = eager.gradients = None
-    differs = compare(ours, eager, None if valueless else lambda: exact(case, eager))
+    differs = compare(ours, eager, None if valueless else lambda: truth(case, eager))
     if differs:
         return Verdict(WRONG, f"{differs}{compiled.told()}")
     return compiled.verdict()

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from tests.sweep import few
+from torch.testing._internal.opinfo.core import SampleInput
 
 import operator_database as script
 
@@ -18,10 +19,13 @@ from .database import (
     LIBRARY,
     OURS,
     OUTSIDE,
+    case_of,
     judge,
+    judge_all,
     judge_samples,
     name_of,
     operators,
+    together,
 )
 from .seen import Case, Tensor, compare, exact, run
 
@@ -64,10 +68,35 @@ def test_the_database_agrees(name: str, dtype: torch.dtype) -> None:
 # ---------------------------------------------------------------------------- the judge itself
 
 
+def test_cases_judged_together_are_judged_as_each_alone() -> None:
+    right = case_of("add", torch.add, SampleInput(X.detach(), args=(1,)))
+    assert judge_all([right, right]) == [judge(right)] * 2
+    verdicts = judge_all([right, Case(_broken, (X.detach(),)), right])
+    assert [verdict.kind for verdict in verdicts] == [OURS, BROKEN, OURS]
+
+
+def test_what_is_wrong_in_one_case_is_found_in_a_group() -> None:
+    def told(made: Tensor, shift: float) -> Tensor:
+        return made + shift
+
+    x, y = X.detach(), X.detach() + 1
+    cases = [Case(lambda t: told(t, 0.0), (x,)), Case(lambda t: told(t, 0.0), (y,))]
+    both = together(cases)
+    eager = run(both.function, both)
+    ours = run(lambda a, b: (told(a, 0.0), told(b, 1e-3)), both)
+    assert "result 1" in compare(ours, eager, lambda: exact(both, eager))
+
+
 def differs(ours: Any, eager: Any, *tensors: Tensor) -> str:
     case = Case(eager, tensors)
     found = run(eager, case)
     return compare(run(ours, case), found, lambda: exact(case, found))
+
+
+def _broken(x: Tensor) -> Tensor:
+    y = x * 2
+    torch._dynamo.graph_break()
+    return y + 1
 
 
 X = torch.tensor([[1.0, -2.0, 0.5], [0.0, 3.0, -1.0]], requires_grad=True)
@@ -101,16 +130,11 @@ def test_the_judge_sees_what_differs(ours: Any, eager: Any, said: str) -> None:
 
 
 def test_what_a_case_is_left_to_is_said() -> None:
-    def broken(x: Tensor) -> Tensor:
-        y = x * 2
-        torch._dynamo.graph_break()
-        return y + 1
-
     kinds = {
         OURS: lambda x: x * 2,
         LIBRARY: lambda x: torch.linalg.qr(x).R,
         EMPTY: lambda _: 3,
-        BROKEN: broken,
+        BROKEN: _broken,
         FALLBACK: lambda x: (x.view(torch.uint64) if x.dtype == torch.int64 else x).clone(),
         OUTSIDE: lambda x: torch.fft.rfft(x),
     }
