@@ -242,10 +242,11 @@ def _grid_sample(builder: Builder, inputs: tuple[Value, ...], attrs: Attrs) -> t
     )
     at = "n, h, w"
     if mode == "nearest":
-        row, column = f"b[{at}]", f"a[{at}]"
+        # The places themselves say what is inside, so that their gradient is zero, not absent.
+        row, column = f"round(q[{at}])", f"round(p[{at}])"
         inside = f"{row} >= 0 and {row} < {height} and {column} >= 0 and {column} < {width}"
-        body = f"y[n, c, h, w] = x[n, c, {row}, {column}] if {inside} else 0"
-        return (write(builder, body, x=x, a=x0, b=y0, name="sampled"),)
+        body = f"y[n, c, h, w] = x[n, c, b[{at}], a[{at}]] if {inside} else 0"
+        return (write(builder, body, x=x, p=px, q=py, a=x0, b=y0, name="sampled"),)
     row, column = f"b[{at}] + i", f"a[{at}] + j"
     inside = f"{row} >= 0 and {row} < {height} and {column} >= 0 and {column} < {width}"
     down = f"(1 - (q[{at}] - b[{at}]) if i == 0 else q[{at}] - b[{at}])"

@@ -39,8 +39,11 @@ def entry(out: str, inside: str, stride: int, padding: int, dilation: int) -> st
 # ------------------------------------------------------------------------------------ convolutions
 
 
-def conv_body(types: Types, attrs: Attrs) -> str:
-    """Return the loops of a convolution over any number of dims."""
+def conv_body(types: Types, attrs: Attrs, counts: tuple[int, ...] = ()) -> str:
+    """Return the loops of a convolution over any number of dims.
+
+    counts: of the windows in each dim; all that fit, where none are given.
+    """
     image, kernel = sizes(types[0].shape), sizes(types[1].shape)
     rank = len(image) - 2
     outs, ins = _OUT[-rank:], _IN[-rank:]
@@ -49,7 +52,8 @@ def conv_body(types: Types, attrs: Attrs) -> str:
     limits, entries = [], []
     for at in range(rank):
         window = (kernel[2 + at], stride[at], padding[at], dilation[at])
-        limits.append(f"{outs[at]}<{places(image[2 + at], *window)}")
+        count = counts[at] if counts else places(image[2 + at], *window)
+        limits.append(f"{outs[at]}<{count}")
         entries.append(entry(outs[at], ins[at], *window[1:]))
     groups = number(attrs["groups"])
     read, target = ", ".join(entries), ", ".join(limits)
@@ -117,7 +121,8 @@ def _transposed_vjp(builder: Builder, node: Node, tangents: Tangents) -> Tangent
         return (None,) * len(node.inputs)
     x, kernel, *bias = node.inputs
     attrs, origin = dict(node.attrs), node.origin
-    body = conv_body((dy.type, kernel.type), attrs)
+    # Where the output is padded by a stride or more, more windows would fit than there are places.
+    body = conv_body((dy.type, kernel.type), attrs, sizes(x.type.shape)[2:])
     dx = write(builder, body, x=dy, k=kernel, dtype=x.type.dtype, origin=origin)
     rank = x.type.rank - 2
     outs, ins = _OUT[-rank:], _IN[-rank:]
@@ -251,6 +256,7 @@ PAGE = (
             sample(
                 "f[2, 4, 3]", "f[4, 2, 3]", "f[4]", stride=2, padding=1, output_padding=1, groups=2
             ),
+            sample("f[1, 2, 3]", "f[2, 2, 2]", stride=2, output_padding=2, dilation=3),
         ),
     ),
     Operator(
