@@ -165,6 +165,9 @@ SAMPLES: dict[str, tuple[Sample, ...]] = {
     "aten.detach.default": (_call(X),),
     "tilewright.stop_gradient.default": (_call(X),),
     "tilewright.dropout.default": (_call(X, 0.5), _call(X, 1.0)),
+    "aten.rrelu_with_noise_functional.default": (
+        _call(X, torch.zeros_like(X), 0.1, 0.3, True),
+    ),
     "aten.sum.default": (_call(X), _call(MASK), _call(HALF, dtype=torch.float32)),
     "aten.sum.dim_IntList": (_call(CUBE, [0, -1]), _call(CUBE, [], True), _call(CUBE, None)),
     "aten.mean.default": (_call(X), _call(HALF)),
@@ -361,7 +364,9 @@ SAMPLES: dict[str, tuple[Sample, ...]] = {
     ),
     "aten.index_copy.default": (_call(X, 1, torch.tensor([2, 0]), _f(2, 2)),),
     "aten.index_fill.int_Scalar": (_call(X, 1, torch.tensor([2, 0]), 4.0),),
-    "aten.index_fill.int_Tensor": (_call(X, 1, torch.tensor([2, 0]), _f()),),
+    "aten.index_fill.int_Tensor": (
+        _call(X, 1, torch.tensor([2, 0]), _f()), _call(CUBE, -2, torch.tensor([2, 0, 2]), _f()),
+    ),
     "aten.take.default": (_call(X, torch.tensor([[0, 5], [-1, 0]])),),
     "aten.diagonal_scatter.default": (_call(CUBE, _f(2, 3), 1, 1, 2),),
     "aten.searchsorted.Tensor": (
@@ -431,6 +436,12 @@ SAMPLES: dict[str, tuple[Sample, ...]] = {
     ),
     "aten.grid_sampler_2d.default": (
         _call(IMAGE, _f(2, 3, 3, 2), 0, 0, False), _call(IMAGE, _f(2, 3, 3, 2), 1, 2, True),
+    ),
+    "aten.max_unpool2d.default": (
+        _call(_f(2, 2, 2), torch.tensor([[[3, 0], [5, 9]], [[1, 2], [4, 11]]]), [3, 4]),
+    ),
+    "aten.max_unpool3d.default": (
+        _call(_f(1, 1, 2, 2), torch.tensor([[[[0, 3], [6, 7]]]]), [2, 2, 2], [2, 2, 2], [0, 0, 0]),
     ),
     "aten.reflection_pad1d.default": (_call(CUBE, [2, 1]),),
     "aten.reflection_pad2d.default": (_call(IMAGE, [2, 1, 0, 3]),),

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from tests.models.agreement import seen_strides
 from tests.sweep import swept
 from torch import nn
@@ -164,33 +163,6 @@ def test_numbers_may_change_from_call_to_call(fallbacks: list[str]) -> None:
     for scale, times in ((0.5, 1), (0.25, 2), (3.0, 3), (-0.0, 4)):
         torch.testing.assert_close(compiled(x, scale, times), f(x, scale, times))
     assert fallbacks == []
-
-
-def test_dropout_keeps_the_right_share_scaled_and_lets_gradients_through_the_same_mask() -> None:
-    def f(x: Tensor) -> Tensor:
-        return F.dropout(x, 0.3)
-
-    x = torch.ones(100, 100, requires_grad=True)
-    compiled = torch.compile(f, backend="tilewright")
-    first, second = compiled(x), compiled(x)
-    kept = first != 0
-    # Five standard deviations of a mean of 10,000 draws.
-    assert abs(float(kept.float().mean()) - 0.7) < 5 * (0.21 / 10_000) ** 0.5
-    torch.testing.assert_close(first[kept], torch.full_like(first[kept], 1 / 0.7))
-    assert not torch.equal(first, second)
-    first.sum().backward()
-    torch.testing.assert_close(x.grad, first.detach())
-
-
-def test_equal_seeds_give_equal_masks() -> None:
-    compiled = torch.compile(lambda x: F.dropout(x, 0.5), backend="tilewright")
-    x = torch.ones(50)
-    masks = []
-    for seed in (1, 1, 2):
-        torch.manual_seed(seed)
-        masks.append(compiled(x))
-    assert torch.equal(masks[0], masks[1])
-    assert not torch.equal(masks[0], masks[2])
 
 
 def test_a_retained_graph_gives_its_gradients_again(fallbacks: list[str]) -> None:

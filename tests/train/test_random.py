@@ -26,6 +26,9 @@ DRAWS: dict[str, Callable[[Tensor], Tensor]] = {
     "draws from what asks for gradients": lambda x: (
         x * torch.bernoulli(x.sigmoid()) + torch.normal(x, x * x) * torch.poisson(x * x)
     ),
+    "draws in place of what asks for gradients": lambda x: (
+        x * (x * 1).exponential_() + (x * 2).uniform_()
+    ),
     "nothing but a draw": lambda x: torch.bernoulli(x.sigmoid()),
 }
 

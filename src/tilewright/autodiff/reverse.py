@@ -57,10 +57,15 @@ DRAWN = (
     "aten.bernoulli.default",
     "aten.bernoulli.Tensor",
     "aten.binomial.default",
+    "aten.cauchy.default",
+    "aten.exponential.default",
+    "aten.geometric.default",
+    "aten.log_normal.default",
     "aten.normal.Tensor_float",
     "aten.normal.float_Tensor",
     "aten.normal.Tensor_Tensor",
     "aten.poisson.default",
+    "aten.uniform.default",
 )
 _DETACHED = ("aten.detach.default", "tilewright.stop_gradient.default")
 

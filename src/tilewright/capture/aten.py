@@ -14,7 +14,7 @@ from tilewright.capture import reduction_rules as reductions
 from tilewright.capture import scatter_rules as scatters
 from tilewright.capture import view_rules as views
 from tilewright.capture.call import Rule
-from tilewright.capture.chance import dropout
+from tilewright.capture.chance import dropout, rrelu
 
 # Each with ATen's name, one operand, no attributes.
 _UNARY = (
@@ -269,6 +269,8 @@ RULES: dict[str, Rule] = {
     "aten.slice_scatter.default": scatters.slice_scatter,
     "aten.select_scatter.default": scatters.select_scatter,
     "aten.as_strided_scatter.default": scatters.as_strided_scatter,
+    "aten.max_unpool2d.default": scatters.max_unpool,
+    "aten.max_unpool3d.default": scatters.max_unpool,
     "aten.scatter_reduce.two": scatters.scatter_reduce,
     "aten.index_copy.default": scatters.index_copy,
     "aten.index_fill.int_Scalar": scatters.index_fill,
@@ -329,6 +331,7 @@ RULES: dict[str, Rule] = {
     "aten.rnn_tanh.input": recurrent.layers("rnn", activation="tanh"),
     "aten.rnn_relu.input": recurrent.layers("rnn", activation="relu"),
     "tilewright.dropout.default": dropout,
+    "aten.rrelu_with_noise_functional.default": rrelu,
     "tilewright.mark.default": inner.mark,
     "tilewright.pull.default": inner.pull,
     "tilewright.push.default": inner.push,

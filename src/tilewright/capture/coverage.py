@@ -68,8 +68,8 @@ BEYOND: tuple[tuple[str, str], ...] = (
     ("scatter_reduce by products, index_reduce, put", "gradients beside zeros and repetitions"),
     ("cdist and norms of pairs of infinite order", "torch gives each of several the whole "
      "gradient"),
-    ("fractional_max_pool, rrelu in training, multinomial, normal", _DRAWN),
-    ("grid_sample of volumes or by cubic convolution, max_unpool", "not declared yet"),
+    ("fractional_max_pool, multinomial, normal", _DRAWN),
+    ("grid_sample of volumes or by cubic convolution", "not declared yet"),
     ("bitwise shifts, gcd, lcm, nextafter, frexp", "steps of bits or of Euclid's algorithm"),
 )  # fmt: skip
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._prims_common import suggest_memory_format
 from torch.overrides import TorchFunctionMode
 
 from tilewright.capture.custom_ops import library
@@ -71,13 +72,54 @@ class DropoutMode(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        named = dict(zip(("input", "p", "training", "inplace"), args, strict=False))
-        named |= kwargs or {}
-        if func is torch.nn.functional.dropout and not named.get("inplace", False):
-            return _dropout(named["input"], named.get("p", 0.5), named.get("training", True))
-        if func is torch.dropout:
-            return _dropout(*args, **(kwargs or {}))
-        return func(*args, **(kwargs or {}))
+        dropped = _told(func, args, kwargs or {})
+        return func(*args, **(kwargs or {})) if dropped is None else _dropout(*dropped)
+
+
+class EagerMode(TorchFunctionMode):
+    """Makes fake tensors as eager makes real ones, where torch's rules for fakes differ.
+
+    A dropout that has nothing to do returns its argument (its rule for varying sizes, a copy); what
+    max_unpool2d gives is laid out as its argument is (its rule says contiguous).
+    """
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        dropped = _told(func, args, kwargs or {})
+        if dropped is not None and _idle(*dropped):
+            return dropped[0]
+        made = func(*args, **(kwargs or {}))
+        if func in _UNPOOL:
+            given = (*args, *(kwargs or {}).values())[0]
+            made = made.contiguous(memory_format=suggest_memory_format(given))
+        return made
+
+
+_UNPOOL = (
+    torch.nn.functional.max_unpool2d,
+    torch._C._nn.max_unpool2d,
+    torch.ops.aten.max_unpool2d,
+    torch.ops.aten.max_unpool2d.default,
+)
+
+
+def _told(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[torch.Tensor, float, bool] | None:
+    """Return (input, p, train) of a call of dropout that is not in place; else None."""
+    if func is torch.nn.functional.dropout:
+        named = dict(zip(("input", "p", "training", "inplace"), args, strict=False)) | kwargs
+        if not named.get("inplace", False):
+            return named["input"], named.get("p", 0.5), named.get("training", True)
+    elif func is torch.dropout:
+        named = dict(zip(("input", "p", "train"), args, strict=False)) | kwargs
+        return named["input"], named["p"], named["train"]
+    return None
 
 
 def overrides() -> dict[torch._ops.OpOverload, _Override]:
@@ -140,10 +182,14 @@ def _dropout(input: torch.Tensor, p: float, train: bool) -> torch.Tensor:
     ATen's own is declared fresh but returns its argument when it has nothing to do: kept whole, an
     in-place operator after it would be lost.
     """
-    if not train or p == 0 or input.numel() == 0:
+    if _idle(input, p, train):
         return input
     dropped: torch.Tensor = torch.ops.tilewright.dropout.default(input, p)
     return dropped
+
+
+def _idle(input: torch.Tensor, p: float, train: bool) -> bool:
+    return not train or p == 0 or input.numel() == 0
 
 
 def _attention(

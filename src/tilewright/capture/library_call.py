@@ -101,8 +101,6 @@ def _refuse_impure(node: fx.Node, target: torch._ops.OpOverload) -> None:
         found = "it changes an operand in place"
     elif str(target) in _LAYOUT_READERS and not _plain(node.args[0]):
         found = "it reads memory by strides, of an operand whose strides are not kept"
-    elif str(target) in _LAYOUT_KEEPERS and not _plain(node.args[0]):
-        found = "the strides of its result, of an operand that is not contiguous, are not told"
     elif not isinstance(node.meta.get("val"), torch.Tensor | tuple | list):
         found = "it gives no tensor"
     if found:
@@ -119,8 +117,6 @@ def _refuse_impure(node: fx.Node, target: torch._ops.OpOverload) -> None:
 _LAYOUT_READERS = frozenset(
     {"aten.as_strided.default", "aten.as_strided_scatter.default", "aten.view.dtype"}
 )
-# Eager's result is laid out as the operand is; what torch tells of it in a trace is contiguous.
-_LAYOUT_KEEPERS = frozenset({"aten.max_unpool2d.default"})
 
 
 def _plain(argument: object) -> bool:

@@ -107,6 +107,20 @@ def scatter_value(call: Call) -> Made:
     return call.emit("scatter", call["self"], call["index"], value, dim=call["dim"])
 
 
+@reads("full", "reshape", "scatter")
+def max_unpool(call: Call) -> Made:
+    """max_unpool(self, indices, output_size, ...): each element at its place in the flat plane."""
+    value, size = call["self"], tuple(call["output_size"])
+    lead = value.type.shape[: value.type.rank - len(size)]
+    flat = (*lead, math.prod(value.type.shape[len(lead) :]))
+    source = call.emit("reshape", value, wish="source", shape=flat)
+    places = call.emit("reshape", call["indices"], wish="places", shape=flat)
+    shape, dtype = (*lead, math.prod(size)), value.type.dtype.name
+    nothing = call.emit("full", wish="nothing", shape=shape, value=0, dtype=dtype)
+    put = call.emit("scatter", nothing, places, source, wish="put", dim=-1)
+    return call.emit("reshape", put, shape=(*lead, *size))
+
+
 @reads("reshape", "index_put")
 def as_strided_scatter(call: Call) -> Made:
     """as_strided_scatter(self, src, size, stride, storage_offset) --> index_put into self, flat.
@@ -199,22 +213,23 @@ def index_copy(call: Call) -> Made:
     return call.emit("index_copy", call["self"], call["index"], call["source"], dim=call["dim"])
 
 
-@reads("full", "expand", "index_copy")
+@reads("full", "index_copy", "reshape", "where")
 def index_fill(call: Call) -> Made:
-    """index_fill(self, dim, index, value) with a number, or a tensor of no dims."""
-    value = call["self"]
-    shape: Any = list(value.type.shape)
-    if not shape:
+    """index_fill(self, dim, index, value): a choice, so that the gradient of a value counts once in
+    each place, however often the index names it."""
+    value, put = call["self"], call["value"]
+    rank = value.type.rank
+    if not rank:
         return None
-    (shape[call["dim"]],) = call["index"].type.shape
-    put = call["value"]
-    if isinstance(put, Value):
-        typed = call.cast(put, value.type.dtype)
-        source = call.emit("expand", typed, wish="source", shape=tuple(shape))
-    else:
-        dtype = value.type.dtype.name
-        source = call.emit("full", wish="source", shape=tuple(shape), value=put, dtype=dtype)
-    return call.emit("index_copy", value, call["index"], source, dim=call["dim"])
+    dim = call["dim"] % rank
+    size, (count,) = value.type.shape[dim], call["index"].type.shape
+    nothing = call.emit("full", wish="nothing", shape=(size,), value=False, dtype="bool")
+    there = call.emit("full", wish="there", shape=(count,), value=True, dtype="bool")
+    hit = call.emit("index_copy", nothing, call["index"], there, wish="hit", dim=0)
+    shape = tuple(size if at == dim else 1 for at in range(rank))
+    chosen = call.emit("reshape", hit, wish="chosen", shape=shape)
+    typed = call.cast(put, value.type.dtype) if isinstance(put, Value) else put
+    return call.emit("where", chosen, typed, value)
 
 
 @reads("reshape", "index")

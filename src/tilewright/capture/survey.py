@@ -27,6 +27,7 @@ from tilewright.base.errors import (
     TilewrightError,
 )
 from tilewright.capture.custom_functions import carry_gradient
+from tilewright.capture.keep import EagerMode
 from tilewright.capture.origin import origin_of_meta
 from tilewright.capture.refusal import not_applicable
 
@@ -69,7 +70,7 @@ def survey(module: fx.GraphModule, fakes: Sequence[Any], mode: FakeTensorMode) -
     observer = _Observer(module, watch=grad_was or switches)
     try:
         # As in Dynamo: torch's C++ composites would ask for plain numbers where sizes vary.
-        with mode, enable_python_dispatcher():
+        with mode, enable_python_dispatcher(), EagerMode():
             results = observer.run(*fakes)
     finally:
         torch._C._set_grad_enabled(grad_was)
