@@ -46,9 +46,10 @@ def main(arguments: list[str]) -> int:
             return work(given.dtype, given.most)
         case "page":
             sys.path.insert(0, str(ROOT))
-            from tests.conformance.database import TORCH_IS_WRONG
+            from tests.conformance.database import TORCH_IS_WRONG, count
 
-            text = render({name: read(name) for name in TYPES}, TORCH_IS_WRONG)
+            verdicts = {name: read(name) for name in TYPES}
+            text = render(verdicts, {name: count(name) for name in TYPES}, TORCH_IS_WRONG)
             PAGE.write_text(text, encoding="utf-8")
             print(f"{PAGE.relative_to(ROOT)} is written")
             return 0
@@ -199,8 +200,13 @@ def read(dtype: str) -> list[Line]:
 # ---------------------------------------------------------------------------- the page
 
 
-def render(verdicts: dict[str, list[Line]], by_design: dict[str, str]) -> str:
-    """Return the page: what runs, what does not and why, for each element type."""
+def render(
+    verdicts: dict[str, list[Line]], totals: dict[str, int], by_design: dict[str, str]
+) -> str:
+    """Return the page: what runs, what does not and why, for each element type.
+
+    totals: how many samples the database has for it.
+    """
     verdicts = {dtype: lines for dtype, lines in verdicts.items() if lines}
     tables = {dtype: _by_operator(lines) for dtype, lines in verdicts.items()}
     parts = [
@@ -208,10 +214,11 @@ def render(verdicts: dict[str, list[Line]], by_design: dict[str, str]) -> str:
         "Written by `python scripts/operator_database.py page`; do not edit. Samples of every "
         'operator run through `torch.compile(backend="tilewright")` and in eager. Types, shapes, '
         "strides, aliases, what asks for gradients, values and gradients are compared; where "
-        "values are not the same to the bit, eager in float64 is the judge of both. These are the "
-        "verdicts kept so far: `run --most N` judges N samples of each operator from all over its "
-        "list, `run` all of them, and leaves out what has been judged.",
-        _summary(tables),
+        "values are not the same to the bit, eager in float64 is the judge of both. Up to sixteen "
+        "samples of an operator are one function while all of them run, else each is judged "
+        "alone. These are the verdicts kept so far: `run --most N` judges N samples of each "
+        "operator from all over its list, `run` all of them, and leaves out what has been judged.",
+        _summary(tables, totals),
         "An operator *runs* if every sample asked of it is computed by our Programs, in kernels of "
         "our own or with calls of ATen in them. *Outside* are complex numbers, sparse layouts, "
         "results that depend on values, and what eager refuses.",
@@ -247,7 +254,7 @@ def state_of(lines: list[Line]) -> str:
     return next((kind for kind in (*BAD, "library") if kind in asked), "ours")
 
 
-def _summary(tables: dict[str, Table]) -> str:
+def _summary(tables: dict[str, Table], totals: dict[str, int]) -> str:
     lines = [
         "| | " + " | ".join(tables) + " |",
         "|---|" + "---|" * len(tables),
@@ -257,8 +264,13 @@ def _summary(tables: dict[str, Table]) -> str:
         dtype: sum(line["kind"] != "outside" for found in table.values() for line in found)
         for dtype, table in tables.items()
     }
+    judged = {dtype: sum(map(len, table.values())) for dtype, table in tables.items()}
     rows: list[tuple[str, dict[str, object]]] = [
-        ("samples compared", {dtype: f"{count:,}" for dtype, count in samples.items()}),
+        ("samples judged", {d: f"{count:,} of {totals[d]:,}" for d, count in judged.items()}),
+        (
+            "of these, inside and compared",
+            {dtype: f"{count:,}" for dtype, count in samples.items()},
+        ),
         ("operators asked", {d: sum(c.values()) - c["outside"] for d, c in counts.items()}),
         ("run", {d: _share(c) for d, c in counts.items()}),
         ("of these, without a call of ATen", {d: c["ours"] for d, c in counts.items()}),

@@ -114,6 +114,19 @@ def samples(operator: OpInfo, dtype: torch.dtype) -> Iterator[Case]:
         yield case_of(name_of(operator), operator.op, sample)
 
 
+def count(dtype: str) -> int:
+    """Return how many samples the database has for an element type; one of those it cannot make."""
+    chosen = getattr(torch, dtype)
+    return sum(_count(operator, chosen) for operator in operators(chosen))
+
+
+def _count(operator: OpInfo, dtype: torch.dtype) -> int:
+    try:
+        return sum(1 for _ in samples(operator, dtype))
+    except Exception:  # whatever its maker raises: `judge_samples` says that as a verdict
+        return 1
+
+
 def judge_samples(
     operator: OpInfo, dtype: torch.dtype, most: int = 0, done: Collection[int] = ()
 ) -> Iterator[tuple[int, Verdict]]:
@@ -296,7 +309,7 @@ class Compiled:
         if reasons:
             return Verdict(FALLBACK, reasons[0])
         if not self.graphs:
-            return Verdict(EMPTY, "Dynamo finds no graph")
+            return Verdict(EMPTY, "torch itself does not trace it: Dynamo finds no graph")
         if len(self.graphs) > 1:
             return Verdict(BROKEN, f"Dynamo cuts it into {len(self.graphs)} graphs")
         calls = sorted({name for graph in self.graphs for name in _library_calls(graph)})

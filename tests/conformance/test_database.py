@@ -189,7 +189,9 @@ def test_the_page_counts_and_says_why(monkeypatch: Any, tmp_path: Path) -> None:
     ]
     text = "".join(json.dumps(item) + "\n" for item in lines)
     (tmp_path / "float32.jsonl").write_text(text)
-    page = script.render({"float32": script.read("float32")}, {"s": "of a mistake"})
+    page = script.render({"float32": script.read("float32")}, {"float32": 9}, {"s": "of a mistake"})
+    assert "| samples judged | 4 of 9 |" in page
+    assert "| of these, inside and compared | 3 |" in page
     assert "| run | 2 (66.7 %) |" in page
     assert "| **wrong** | 0 |" in page
     assert "| `h` | float32 | 1 of 1 | h cannot be (a \\| b) |" in page
