@@ -12,6 +12,7 @@ from torch import nn
 
 import tilewright as tw
 from tilewright.base.errors import CaptureError, FallbackWarning
+from tilewright.compiler.backend import backend
 
 from .roads import Tensor, agree, asking, compiled
 
@@ -244,6 +245,44 @@ def test_requires_grad_may_change_between_calls() -> None:
 
 
 # ---------------------------------------------------------------------------- backward
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_graph_serves_gradients_that_its_example_did_not_ask_for(
+    dynamic: bool, fallbacks: list[str]
+) -> None:
+    """Dynamo compiles anew then, but for modules that it takes to be as they were."""
+    calls: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
+
+    def spied(module: Any, examples: Any) -> Callable[..., Any]:
+        graph = backend(module, examples)
+
+        def call(*args: Any) -> Any:
+            calls.append((graph, args))
+            return graph(*args)
+
+        return call
+
+    def f(x: Tensor, w: Tensor) -> Tensor:
+        return torch.tanh(x @ w)
+
+    torch.compile(f, backend=spied, dynamic=dynamic)(torch.ones(3, 4), torch.ones(4, 5))
+    ((graph, example),) = calls
+    for asks in ((True, False), (True, True), (False, False), (True, False)):
+        x, w = (
+            torch.randn(3, 4).requires_grad_(asks[0]),
+            torch.randn(4, 5).requires_grad_(asks[1]),
+        )
+        given = iter((x, w))
+        (found,) = graph(*(next(given) if isinstance(a, Tensor) else a for a in example))
+        expected = f(x, w)
+        torch.testing.assert_close(found, expected)
+        assert found.requires_grad == any(asks)
+        if any(asks):
+            wanted = [t for t in (x, w) if t.requires_grad]
+            pairs = (torch.autograd.grad(y.square().sum(), wanted) for y in (found, expected))
+            torch.testing.assert_close(*pairs)
+    assert fallbacks == []
 
 
 def test_backward_twice_needs_retain_graph() -> None:

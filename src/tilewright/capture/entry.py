@@ -147,6 +147,8 @@ def _run_dynamo(
                 allow_rnn=True,
                 side_effect_replay_policy="error",
                 skip_nnmodule_hook_guards=False,  # a hook may be added to a module later
+                # Told apart by its dict alone, a module would hide what its functions close over.
+                use_recursive_dict_tags_for_guards=False,
             ),
             warnings.catch_warnings(),
         ):

@@ -28,7 +28,7 @@ from tilewright.capture import (
     restore,
     varying_of,
 )
-from tilewright.compiler.compiled import Runs
+from tilewright.compiler.compiled import Runs, Unasked
 from tilewright.compiler.debug import check_against_eager
 from tilewright.compiler.fallback import leave_to_eager, under_a_transform
 from tilewright.compiler.options import Options
@@ -150,7 +150,7 @@ class DynamoGraph:
                     self.refused = 1  # nor will it be tried for other values
                     reason = f"the trace holds for {example} alone, or for sizes like these"
                     continue
-                variant = Variant(imported, self.eager, self.options, symbols)
+                variant = Variant(imported, self.eager, self.options, self._compiled, symbols)
                 bound = variant.at(values, args)
             except SizesError as error:  # another example would not help
                 reason = str(error)
@@ -169,7 +169,7 @@ class DynamoGraph:
     def _compiled(self, examples: Sequence[Any]) -> Call:
         try:
             imported = import_functional(functionalize(self.prepared, examples))
-            made = Variant(imported, self.eager, self.options)
+            made = Variant(imported, self.eager, self.options, self._compiled)
             COMPILED.append("one set of sizes")
             return made.call
         except Exception as error:
@@ -196,10 +196,17 @@ class Variant:
     """
 
     def __init__(
-        self, imported: Any, eager: Call, options: Options, symbols: Symbols | None = None
+        self,
+        imported: Any,
+        eager: Call,
+        options: Options,
+        again: Callable[[Sequence[Any]], Call],
+        symbols: Symbols | None = None,
     ) -> None:
         """Compile what was captured, as its example asks for gradients; for all sizes that
-        `symbols` admit."""
+        `symbols` admit.  again: compiles the graph for a call that asks for others."""
+        self.again = again
+        self.others: dict[tuple[int, ...], Call] = {}
         self.symbols = symbols
         self.eager = eager
         self.options = options
@@ -223,11 +230,11 @@ class Variant:
             return None
         bound = copy.copy(self)
         bound.results = self.symbols.bound(self.results, values)
-        bound.tried, bound.given_up = set(), False
+        bound.tried, bound.others, bound.given_up = set(), {}, False
         bound.runs = self.runs.at(values)
         try:
             bound.runs.compiled(asks_gradients([args[k] for k in self.positions] + self.constants))
-        except ShapeError:  # compiling for these gradients has assumed more
+        except (ShapeError, Unasked):  # compiling for these gradients has assumed more, or less
             return None
         return bound
 
@@ -250,6 +257,8 @@ class Variant:
         self, wanted: tuple[int, ...], args: Sequence[Any], inputs: list[Any]
     ) -> Sequence[Any]:
         """Run for the first time: if that fails, eager takes over from where things stood."""
+        if wanted in self.others:
+            return self.others[wanted](*args)
         before = [(inputs[k].detach(), inputs[k].detach().clone()) for k in self.updated]
         try:
             if self.options.check:
@@ -257,6 +266,9 @@ class Variant:
             results = restore(self.results, inputs, self.runs.compiled(wanted)(inputs))
         except (IndexRangeError, IntegerDivisionError, DivergenceError):
             raise  # what the user did, or asked to be told
+        except Unasked:  # Dynamo's guards of modules may miss that a parameter asks for one now
+            self.others[wanted] = self.again(args)
+            return self.others[wanted](*args)
         except Exception as error:
             leave_to_eager(error, self.options)
             self.given_up = True

@@ -113,7 +113,7 @@ class Compiled:
             version = self._version(args, kwargs)
         try:
             return self._answer(version, args, kwargs)
-        except _Unasked:
+        except Unasked:
             return self._answer(self._version(args, kwargs), args, kwargs)
 
     def _answer(self, version: "_Version", args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -169,7 +169,7 @@ class _Version:
         return self.runs.known.issuperset(asks_gradients(inputs))
 
 
-class _Unasked(Exception):
+class Unasked(Exception):
     """A call asks for a gradient that the example did not: where the two differ, eager's gradients
     may have been cut at other places, so that only another capture can tell."""
 
@@ -270,7 +270,7 @@ class Runs:
         call = self._calls.get(wanted)
         if call is None:
             if not self.known.issuperset(wanted):
-                raise _Unasked
+                raise Unasked
             pair = self._pair(wanted) if wanted else None
             call = self._calls[wanted] = pair or self.inference.run
         return call
