@@ -36,7 +36,16 @@ from tilewright.program.store import from_bytes, load, save, to_bytes
 from tilewright.program.syntax import read
 from tilewright.program.text import show
 from tilewright.program.verify import verify
-from tilewright.program.walk import blocks, depth, flat, lifetimes, steps
+from tilewright.program.walk import (
+    Stretch,
+    all_stretches,
+    blocks,
+    depth,
+    flat,
+    lifetimes,
+    steps,
+    stretches,
+)
 
 __all__ = [
     "Program",
@@ -75,6 +84,9 @@ __all__ = [
     "flat",
     "blocks",
     "depth",
+    "Stretch",
+    "stretches",
+    "all_stretches",
     "lifetimes",
     "verify",
     "bind",

@@ -31,6 +31,40 @@ def flat(instructions: Iterable[Instruction]) -> Iterator[Segment | LibraryCall]
                 yield from flat(block)
 
 
+Stretch = tuple[Segment | Loop, ...]
+"""Instructions one after the other that run in native code, and loops over such."""
+
+
+def stretches(block: Sequence[Instruction]) -> Iterator[tuple[int, Stretch | Instruction]]:
+    """Yield the instructions of a block with their positions, what is native as long stretches."""
+    native: list[Segment | Loop] = []
+    for at, item in enumerate(block):
+        if isinstance(item, Segment | Loop) and is_native(item):
+            native.append(item)
+            continue
+        if native:
+            yield at - len(native), tuple(native)
+            native = []
+        yield at, item
+    if native:
+        yield len(block) - len(native), tuple(native)
+
+
+def is_native(item: Instruction) -> bool:
+    """Say whether an instruction is launches, or a loop over launches."""
+    return isinstance(item, Segment) or (isinstance(item, Loop) and all(map(is_native, item.body)))
+
+
+def all_stretches(block: Sequence[Instruction]) -> Iterator[Stretch]:
+    """Yield the stretches of a block in order, those inside loops and branches too."""
+    for _, item in stretches(block):
+        if isinstance(item, tuple):
+            yield item
+        elif not isinstance(item, Segment | LibraryCall):
+            for inner in blocks(item):
+                yield from all_stretches(inner)
+
+
 def blocks(item: Loop | While | Branch) -> tuple[tuple[Instruction, ...], ...]:
     """Return the instructions inside one, in order."""
     match item:

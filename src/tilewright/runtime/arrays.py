@@ -21,13 +21,13 @@ from tilewright.program import (
     Input,
     LibraryCall,
     Program,
-    Segment,
+    Stretch,
     View,
     depth,
     whole,
 )
 from tilewright.runtime.control import Step, Truth, bind_steps, truth
-from tilewright.runtime.segments import NONE, Call, NativeSegment, failure, segments_of
+from tilewright.runtime.segments import NONE, Call, NativeSegment, failure, native_functions
 from tilewright.runtime.threads import find_team, thread_count
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -40,7 +40,7 @@ class ArrayContext:
 
     def __init__(self, program: Program, segments: Sequence[NativeSegment]) -> None:
         self.program = program
-        self.functions = dict(zip(map(id, segments_of(program)), segments, strict=True))
+        self.functions = native_functions(program, segments)
         self.numbers = {buffer.name: i for i, buffer in enumerate(program.buffers)}
         self.addresses = array.array("Q", [0] * (len(program.buffers) + 1))
         self.index = array.array("l", [0] * (depth(program.instructions) + 1))
@@ -100,9 +100,9 @@ class ArrayContext:
                     mend="pass a copy of it",
                 )
 
-    def _bind_leaf(self, item: Segment | LibraryCall) -> Step:
-        assert isinstance(item, Segment), "a program with library calls does not run on arrays"
-        function, address = self.functions[id(item)], ctypes.addressof(self.call)
+    def _bind_leaf(self, item: Stretch | LibraryCall) -> Step:
+        assert isinstance(item, tuple), "a program with library calls does not run on arrays"
+        function, address = self.functions[id(item[0])], ctypes.addressof(self.call)
 
         def step() -> None:
             outcome = function(address)

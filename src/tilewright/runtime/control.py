@@ -1,8 +1,8 @@
 """Loops and branches of a Program as Python functions over steps that are bound once.
 
 The idea: an iteration differs from the one before by nothing but the loop's index, which native
-segments and library calls read where it lies; so a body is bound once and run as often as it has
-to be.
+code and library calls read where it lies; so a body is bound once and run as often as it has to be.
+Loops over launches alone are native code themselves.
 
 This module does not know what the steps do.
 """
@@ -11,7 +11,16 @@ import array
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
 
-from tilewright.program import Branch, Instruction, LibraryCall, Loop, Segment, View, While
+from tilewright.program import (
+    Branch,
+    Instruction,
+    LibraryCall,
+    Loop,
+    Stretch,
+    View,
+    While,
+    stretches,
+)
 
 Step = Callable[[], None]
 Truth = Callable[[], bool]
@@ -21,7 +30,7 @@ After = Callable[[Sequence[Instruction]], Mapping[int, Step]]
 def bind_steps(
     instructions: Sequence[Instruction],
     index: "array.array[int]",
-    leaf: Callable[[Segment | LibraryCall], Step],
+    leaf: Callable[[Stretch | LibraryCall], Step],
     holds: Callable[[View], Truth],
     after: After = lambda _: {},
     depth: int = 0,
@@ -37,9 +46,9 @@ def bind_steps(
 
     more = after(instructions)
     bound: list[Step] = []
-    for at, item in enumerate(instructions):
+    for at, item in stretches(instructions):
         match item:
-            case Segment() | LibraryCall():
+            case tuple() | LibraryCall():
                 bound.append(leaf(item))
             case Loop(body, count):
                 bound.append(_loop(block(body, depth + 1), count, index, depth))
@@ -47,8 +56,8 @@ def bind_steps(
                 bound.append(_while(block(test, depth), holds(view), block(body, depth)))
             case Branch(view, then, otherwise):
                 bound.append(_branch(holds(view), block(then, depth), block(otherwise, depth)))
-        if at in more:
-            bound.append(more[at])
+        end = at + (len(item) if isinstance(item, tuple) else 1)
+        bound += [more[place] for place in range(at, end) if place in more]
     return tuple(bound)
 
 

@@ -1,11 +1,13 @@
-/* Runs the launches of one segment: on the calling thread, or on a team with barriers between. */
+/* Runs launches and loops over launches: on the calling thread, or on a team with barriers between. */
 
 typedef int Kernel(char **p, long part, long parts);
-/* Pointer i of a segment is at `offset` bytes from the start of buffer `buffer`; `moves` of a segment
-   says for each pointer by how many bytes it moves with each iteration of the loops around. */
+/* Pointer i is at `offset` bytes from the start of buffer `buffer`; `moves` says for each pointer by
+   how many bytes it moves with each iteration of each loop, outermost first. */
 typedef struct { long buffer, offset; } Place;
-/* A launch: its pointers begin at `first`; `barrier`: all before it must be complete. */
-typedef struct { Kernel *kernel; long first, parts, barrier; } Step;
+/* A launch: its pointers begin at `first`; `barrier`: all before it must be complete.
+   Without a kernel: the begin of the loop at depth `first`, `parts` iterations to the step
+   `pointers`; there `parts` is negative, and `pointers` is the begin. */
+typedef struct { Kernel *kernel; long first, pointers, parts, barrier; } Step;
 typedef struct {
   void (*parallel)(void (*work)(void *), void *argument, unsigned threads, unsigned flags);
   int (*size)(void), (*rank)(void);
@@ -15,7 +17,9 @@ typedef struct { char **buffers; const Team *team; long threads; const long *ind
 typedef struct {
   const Step *steps;
   long count;
-  char **pointers;
+  char **pointers;                              /* moved by the loops around all this */
+  const long *moves;
+  long depth, outer;
   const Team *team;
   long failure;                                 /* 256 * step + code of the first that failed */
   _Alignas(64) int arrived;
@@ -104,18 +108,39 @@ static void fail(Run *run, long step, int code) {
       return;
 }
 
+/* Where a launch's pointers are in this iteration of the loops from `outer` on. */
+static char **move(const Run *run, const Step *step, const long *index, char **moved) {
+  for (long k = 0; k < step->pointers; k++) {
+    moved[k] = run->pointers[step->first + k];
+    for (long loop = run->outer; loop < run->depth; loop++)
+      moved[k] += run->moves[(step->first + k) * run->depth + loop] * index[loop];
+  }
+  return moved;
+}
+
 /* One thread's share: of each launch the parts from rank/size to (rank+1)/size of them.  A launch
    of one part is thread 0's.  After a failure the threads still meet, but do nothing more. */
 static void share(Run *run, long rank, long size) {
+  long index[run->depth + 1];
+  for (long loop = 0; loop < run->depth; loop++) index[loop] = 0;
   for (long i = 0; i < run->count; i++) {
     const Step *step = run->steps + i;
+    if (!step->kernel) {
+      if (step->parts > 0) index[step->first] = 0;
+      else if (step->parts == 0 || ++index[step->first] < run->steps[step->pointers].parts)
+        i = step->pointers;                     /* behind the end, or the first of the loop again */
+      continue;
+    }
     if (step->barrier && size > 1) meet(run, (int)size);
     if (__atomic_load_n(&run->failure, __ATOMIC_RELAXED) != NONE) continue;
     long parts = step->parts;
     long part = parts == 1 ? rank : parts * rank / size;
     long end = parts == 1 ? 1 : parts * (rank + 1) / size;
+    if (part >= end) continue;
+    char *moved[step->pointers + 1];
+    char **p = run->depth > run->outer ? move(run, step, index, moved) : run->pointers + step->first;
     for (; part < end; part++) {
-      int code = step->kernel(run->pointers + step->first, part, parts);
+      int code = step->kernel(p, part, parts);
       if (code) fail(run, i, code);
     }
   }
@@ -129,13 +154,13 @@ static void work(void *argument) {
 
 /* Returns NONE, or 256 * step + code of the launch that failed. */
 long tilewright_run(const Step *steps, long count, const Place *places, long pointers, long wide,
-                    const long *moves, long depth, const Call *call) {
+                    const long *moves, long depth, long outer, const Call *call) {
   char *p[pointers + 1];
   for (long i = 0; i < pointers; i++) {
     p[i] = call->buffers[places[i].buffer] + places[i].offset;
-    for (long loop = 0; loop < depth; loop++) p[i] += moves[i * depth + loop] * call->index[loop];
+    for (long loop = 0; loop < outer; loop++) p[i] += moves[i * depth + loop] * call->index[loop];
   }
-  Run run = {steps, count, p, call->team, NONE, 0, 0, 0};
+  Run run = {steps, count, p, moves, depth, outer, call->team, NONE, 0, 0, 0};
   if (wide && call->threads > 1 && call->team)
     call->team->parallel(work, &run, (unsigned)call->threads, 0);
   else

@@ -1,9 +1,10 @@
-"""A Program's segments as native functions: tables in C, made from its launches, then compiled.
+"""A Program's native stretches as functions: tables in C, made from launches, then compiled.
 
-The idea: a segment is data (which kernel, which pointers, how many parts, whether all before must
-be complete first) that one C function, `segments.c`, goes through; so a segment of a thousand
-launches compiles at once.  A barrier stands only where a launch touches memory that another one
-since the last barrier has written, or writes what it reads.
+The idea: segments, and loops over segments, are data (which kernel, which pointers, how many parts,
+whether all before must be complete first; where a loop begins and ends) that one C function,
+`segments.c`, goes through; so a stretch of a thousand launches compiles at once, and one entry runs
+all steps of a loop.  A barrier stands only where a launch touches memory that another one since the
+last barrier has written, or writes what it reads; and where an iteration begins, and a loop ends.
 This module does not know where buffers are when it runs: their addresses come with each call.
 """
 
@@ -20,13 +21,19 @@ from tilewright.program import (
     OUT_OF_MEMORY,
     ZERO_DIVISION,
     Buffer,
+    Instruction,
     Launch,
+    LibraryCall,
+    Loop,
     Program,
     Segment,
+    Stretch,
     View,
-    flat,
+    all_stretches,
+    blocks,
     reach,
     steps,
+    stretches,
 )
 from tilewright.runtime.threads import Team
 from tilewright.runtime.toolchain import Toolchain, build, find_toolchain
@@ -39,9 +46,9 @@ TABLES = "the tables of a program"
 DECLARATIONS = """\
 typedef int Kernel(char **p, long part, long parts);
 typedef struct { long buffer, offset; } Place;
-typedef struct { Kernel *kernel; long first, parts, barrier; } Step;
+typedef struct { Kernel *kernel; long first, pointers, parts, barrier; } Step;
 typedef struct Call Call;
-extern long tilewright_run(const Step *, long, const Place *, long, long, const long *, long,
+extern long tilewright_run(const Step *, long, const Place *, long, long, const long *, long, long,
                            const Call *);
 """
 
@@ -58,22 +65,23 @@ class Call(ctypes.Structure):
 
 
 NativeSegment = Callable[[int], int]
-"""Takes the address of a `Call`; returns NONE, or 256 * launch + code of the one that failed."""
+"""Takes the address of a `Call`; returns NONE, or 256 * row + code of the launch that failed."""
 
 
 def build_segments(program: Program, toolchain: Toolchain | None) -> tuple[NativeSegment, ...]:
-    """Compile and load the segments, in the order of `flat`; calls count buffers in the program's.
+    """Compile and load the stretches, in the order of `stretches_of`; calls count buffers in the
+    program's.
 
     Without launches nothing is compiled, and without a toolchain given the system's is found.
     """
-    segments = segments_of(program)
-    if not any(segment.launches for segment in segments):
-        return tuple(_nothing for _ in segments)
+    count = len(stretches_of(program))
+    if not any(isinstance(step, Launch) for step in steps(program)):
+        return (_nothing,) * count
     texts = {f"kernel {kernel.name}": kernel.text for kernel in program.kernels}
     texts[TABLES] = tables(program)
     texts[RUNNER.name] = RUNNER.read_text(encoding="utf-8")
     library = build(toolchain or find_toolchain(), texts)
-    return tuple(_function(library, i) for i in range(len(segments)))
+    return tuple(_function(library, i) for i in range(count))
 
 
 class Kernels:
@@ -89,32 +97,29 @@ class Kernels:
             self._library = build(toolchain or find_toolchain(), texts)
 
     def segments(self, program: Program) -> tuple[NativeSegment, ...]:
-        """Return the segments of a program without sizes that vary, which has these kernels."""
+        """Return the stretches of a program without sizes that vary, which has these kernels."""
         numbers = {buffer.name: i for i, buffer in enumerate(program.buffers)}
         buffers = {buffer.name: buffer for buffer in program.buffers}
-        launches = [segment.launches for segment in segments_of(program)]
-        return tuple(self._segment(items, numbers, buffers) for items in launches)
+        made = (tabulate(items, outer, numbers, buffers) for items, outer in _outer(program))
+        return tuple(self._segment(table) for table in made)
 
-    def _segment(
-        self, launches: Sequence[Launch], numbers: dict[str, int], buffers: dict[str, Buffer]
-    ) -> NativeSegment:
+    def _segment(self, table: "Table") -> NativeSegment:
         library = self._library
-        if library is None or not launches:
+        if library is None or not any(table.launches):
             return _nothing
         kernels = (ctypes.c_long * len(self.names)).in_dll(library, "tilewright_kernels")
         address = dict(zip(self.names, kernels, strict=True))
-        places, rows, moves, depth = _rows(launches, numbers, buffers)
-        steps = [(address[kernel], *rest) for kernel, *rest in rows]
-        step_table = (ctypes.c_long * (4 * len(steps)))(*chain.from_iterable(steps))
-        place_table = (ctypes.c_long * (2 * len(places)))(*chain.from_iterable(places))
-        move_table = (ctypes.c_long * len(moves))(*moves)
-        wide = any(launch.parts > 1 for launch in launches)
+        steps = [(address[kernel] if kernel else 0, *rest) for kernel, *rest in table.rows]
+        step_table = (ctypes.c_long * (5 * len(steps)))(*chain.from_iterable(steps))
+        place_table = (ctypes.c_long * (2 * len(table.places)))(*chain.from_iterable(table.places))
+        move_table = (ctypes.c_long * len(table.moves))(*table.moves)
         run = library["tilewright_bound"]
         run.restype = ctypes.c_long
-        run.argtypes = (ctypes.c_void_p, *(ctypes.c_long,) * 6, ctypes.c_void_p)
+        run.argtypes = (ctypes.c_void_p, *(ctypes.c_long,) * 7, ctypes.c_void_p)
         # Addresses in the order of `tilewright_run`'s arguments; the tables live with the function.
         first = (ctypes.addressof(step_table), len(steps), ctypes.addressof(place_table))
-        fixed = (*first, len(places), wide, ctypes.addressof(move_table), depth)
+        last = (table.wide, ctypes.addressof(move_table), table.depth, table.outer)
+        fixed = (*first, len(table.places), *last)
 
         def segment(call: int, _tables: object = (step_table, place_table, move_table)) -> int:
             found: int = run(*fixed, call)
@@ -131,16 +136,25 @@ def _exports(names: Sequence[str]) -> str:
         f"{visible} Kernel *const tilewright_kernels[] = {{{', '.join(names)}}};",
         f"{visible} long tilewright_bound(const Step *steps, long count, const Place *places,",
         "                      long pointers, long wide, const long *moves, long depth,",
-        "                      const Call *call) {",
-        "  return tilewright_run(steps, count, places, pointers, wide, moves, depth, call);",
+        "                      long outer, const Call *call) {",
+        "  return tilewright_run(steps, count, places, pointers, wide, moves, depth, outer, call);",
         "}",
     ]
     return "\n".join(lines) + "\n"
 
 
-def segments_of(program: Program) -> list[Segment]:
-    """Return the segments in order, those inside loops and branches too."""
-    return [item for item in flat(program.instructions) if isinstance(item, Segment)]
+def stretches_of(program: Program) -> list[Stretch]:
+    """Return the native stretches in order, those inside loops and branches too."""
+    return list(all_stretches(program.instructions))
+
+
+def native_functions(
+    program: Program, functions: Sequence[NativeSegment]
+) -> dict[int, NativeSegment]:
+    """Return the functions of a program's stretches by the identity of their first instructions:
+    equal ones may stand in two places."""
+    firsts = [id(stretch[0]) for stretch in stretches_of(program)]
+    return dict(zip(firsts, functions, strict=True))
 
 
 def _nothing(_: int) -> int:
@@ -156,9 +170,10 @@ def _function(library: ctypes.CDLL, number: int) -> NativeSegment:
     return function
 
 
-def failure(segment: Segment, outcome: int) -> Exception:
-    """Return the error for what a native segment returned."""
-    launch, code = segment.launches[outcome >> 8], outcome & 255
+def failure(stretch: Stretch, outcome: int) -> Exception:
+    """Return the error for what the function of a stretch returned."""
+    launch, code = _in_rows(stretch)[outcome >> 8], outcome & 255
+    assert launch is not None, "loops do not fail"
     assert code in KERNEL_ERRORS, f"kernel {launch.kernel} returned {code}, which means nothing"
     operands = ", ".join(view.buffer for view in launch.inputs)
     if code == OUT_OF_MEMORY:
@@ -187,58 +202,129 @@ def is_wide(program: Program) -> bool:
 
 def tables(program: Program) -> str:
     """Return the C text of the tables that say what each segment does."""
-    segments = segments_of(program)
-    used = {launch.kernel for segment in segments for launch in segment.launches}
+    used = {step.kernel for step in steps(program) if isinstance(step, Launch)}
     lines = [DECLARATIONS]
     lines += [f"extern Kernel {kernel.name};" for kernel in program.kernels if kernel.name in used]
     numbers = {buffer.name: i for i, buffer in enumerate(program.buffers)}
     buffers = {buffer.name: buffer for buffer in program.buffers}
-    for number, segment in enumerate(segments):
-        lines += _tables_of(segment.launches, number, numbers, buffers)
+    for number, (stretch, outer) in enumerate(_outer(program)):
+        lines += _printed(tabulate(stretch, outer, numbers, buffers), number)
     return "\n".join(lines) + "\n"
 
 
-def _tables_of(
-    launches: Sequence[Launch],
-    number: int,
-    numbers: dict[str, int],
-    buffers: dict[str, Buffer],
-) -> list[str]:
-    pairs, steps, moves, depth = _rows(launches, numbers, buffers)
-    places = [f"{{{number}, {offset}}}" for number, offset in pairs]
-    rows = [f"{{{', '.join(map(str, step))}}}" for step in steps]
-    wide = int(any(launch.parts > 1 for launch in launches))
-    counts = f"{len(rows)}, places, {len(places)}, {wide}"
+def _outer(program: Program) -> list[tuple[Stretch, int]]:
+    """Return the stretches with how many loops that count are around each."""
+    found: list[tuple[Stretch, int]] = []
+
+    def visit(block: Sequence[Instruction], depth: int) -> None:
+        for _, item in stretches(block):
+            if isinstance(item, tuple):
+                found.append((item, depth))
+            elif not isinstance(item, Segment | LibraryCall):
+                for inner in blocks(item):
+                    visit(inner, depth + isinstance(item, Loop))
+
+    visit(program.instructions, 0)
+    return found
+
+
+def _printed(table: "Table", number: int) -> list[str]:
+    places = [f"{{{number}, {offset}}}" for number, offset in table.places]
+    rows = [f"{{{', '.join(map(str, (row[0] or 0, *row[1:])))}}}" for row in table.rows]
+    counts = f"{len(rows)}, places, {len(places)}, {int(table.wide)}"
     # C has no empty arrays: each ends with an entry that no count includes.
     return [
         f'__attribute__((visibility("default"))) long tilewright_segment_{number}'
         "(const Call *call) {",
         f"  static const Place places[] = {{{', '.join([*places, '{0, 0}'])}}};",
-        f"  static const Step steps[] = {{{', '.join([*rows, '{0, 0, 0, 0}'])}}};",
-        f"  static const long moves[] = {{{', '.join(map(str, [*moves, 0]))}}};",
-        f"  return tilewright_run(steps, {counts}, moves, {depth}, call);",
+        f"  static const Step steps[] = {{{', '.join([*rows, '{0, 0, 0, 0, 0}'])}}};",
+        f"  static const long moves[] = {{{', '.join(map(str, [*table.moves, 0]))}}};",
+        f"  return tilewright_run(steps, {counts}, moves, {table.depth}, {table.outer}, call);",
         "}",
     ]
 
 
-def _rows(
-    launches: Sequence[Launch], numbers: dict[str, int], buffers: dict[str, Buffer]
-) -> tuple[list[tuple[int, int]], list[tuple[str, int, int, int]], list[int], int]:
-    """Return the entries of a segment's tables: (buffer, offset) of each pointer; for each launch
-    (kernel, first pointer, parts, barrier); for each pointer by how many bytes it moves with each
-    of the loops around; and how many loops those are."""
-    places: list[tuple[int, int]] = []
-    rows: list[tuple[str, int, int, int]] = []
-    moves: list[int] = []
-    depth = max((len(view.steps) for launch in launches for view in launch.views), default=0)
-    needed = barriers(launches, buffers)
-    for launch, barrier in zip(launches, needed, strict=True):
-        rows.append((launch.kernel, len(places), launch.parts, int(barrier)))
-        for view in launch.views:
-            size = buffers[view.buffer].dtype.bytes
-            places.append((numbers[view.buffer], view.offset * size))
-            moves += [step * size for step in view.steps] + [0] * (depth - len(view.steps))
-    return places, rows, moves, depth
+@dataclass(frozen=True, slots=True)
+class Table:
+    """What `segments.c` goes through.
+
+    places: (buffer, offset) of each pointer.  rows: (kernel, first pointer, pointers, parts,
+    barrier) of a launch; ("", level, row of the end, count, 0) where a loop begins, and ("", level,
+    row of the begin, -1, 0) where it ends.  moves: for each pointer, by how many bytes it moves
+    with each of `depth` loops, of which `outer` are around the stretch.  launches: that of a row.
+    """
+
+    places: list[tuple[int, int]]
+    rows: list[tuple[str, int, int, int, int]]
+    moves: list[int]
+    depth: int
+    outer: int
+    launches: list[Launch | None]
+
+    @property
+    def wide(self) -> bool:
+        """Whether any launch is worth more than one thread."""
+        return any(launch is not None and launch.parts > 1 for launch in self.launches)
+
+
+def tabulate(
+    stretch: Stretch, outer: int, numbers: dict[str, int], buffers: dict[str, Buffer]
+) -> Table:
+    """Return the table of a stretch that has `outer` loops around."""
+    launches = _in_rows(stretch)
+    deepest = (len(view.steps) for launch in launches if launch for view in launch.views)
+    depth = max(outer + _depth(stretch), *deepest, 0)
+    table = Table([], [], [], depth, outer, launches)
+    _add_rows(table, stretch, outer, numbers, buffers, after_loop=False)
+    return table
+
+
+def _add_rows(
+    table: Table,
+    items: Sequence[Instruction],
+    level: int,
+    numbers: dict[str, int],
+    buffers: dict[str, Buffer],
+    *,
+    after_loop: bool,
+) -> None:
+    for item in items:
+        if isinstance(item, Loop):
+            begin = len(table.rows)
+            table.rows.append(("", level, 0, item.count, 0))
+            _add_rows(table, item.body, level + 1, numbers, buffers, after_loop=True)
+            table.rows[begin] = ("", level, len(table.rows), item.count, 0)
+            table.rows.append(("", level, begin, -1, 0))
+            after_loop = True
+            continue
+        assert isinstance(item, Segment), "a stretch is segments and loops"
+        for launch, needed in zip(item.launches, barriers(item.launches, buffers), strict=True):
+            barrier = int(needed or after_loop)
+            after_loop = False
+            row = (launch.kernel, len(table.places), len(launch.views), launch.parts, barrier)
+            table.rows.append(row)
+            for view in launch.views:
+                size = buffers[view.buffer].dtype.bytes
+                table.places.append((numbers[view.buffer], view.offset * size))
+                steps_ = [step * size for step in view.steps]
+                table.moves.extend(steps_ + [0] * (table.depth - len(steps_)))
+        # Segments are not compared with each other.
+        after_loop = after_loop or bool(item.launches)
+
+
+def _in_rows(items: Sequence[Instruction]) -> list[Launch | None]:
+    """Return what stands in each row of a stretch: a launch, or None for a loop's begin and end."""
+    found: list[Launch | None] = []
+    for item in items:
+        if isinstance(item, Segment):
+            found += item.launches
+        elif isinstance(item, Loop):
+            found += [None, *_in_rows(item.body), None]
+    return found
+
+
+def _depth(items: Sequence[Instruction]) -> int:
+    return max((1 + _depth(item.body) for item in items if isinstance(item, Loop)), default=0)
 
 
 # ---- barriers -----------------------------------------------------------------------------------

@@ -31,10 +31,12 @@ from tilewright.program import (
     Loop,
     Program,
     Segment,
+    Stretch,
     View,
     blocks,
     depth,
     flat,
+    stretches,
     whole,
 )
 from tilewright.runtime.admission import Admission
@@ -59,7 +61,7 @@ from tilewright.runtime.segments import (
     NativeSegment,
     failure,
     is_wide,
-    segments_of,
+    native_functions,
 )
 from tilewright.runtime.threads import find_team, thread_count
 
@@ -76,8 +78,7 @@ class TensorPlan:
 
     def __init__(self, program: Program, segments: Sequence[NativeSegment]) -> None:
         self.program = program
-        # Instructions are told apart by identity: equal ones may stand in two places.
-        self.functions = dict(zip(map(id, segments_of(program)), segments, strict=True))
+        self.functions = native_functions(program, segments)
         self.buffers = {buffer.name: buffer for buffer in program.buffers}
         self.numbers = {buffer.name: i for i, buffer in enumerate(program.buffers)}
         self.operators: dict[int, Operator] = {
@@ -171,13 +172,13 @@ class TensorContext:
         return outputs
 
     def _straight(self) -> Run | None:
-        """Return `go` for a Program that is one segment from its inputs, the first buffers, to a
-        fresh output: nothing is kept there for anybody in between.  None where it is more.
+        """Return `go` for a Program that is native from its inputs, the first buffers, to a fresh
+        output: nothing is kept there for anybody in between.  None where it is more.
 
         This is what a call of a small graph costs: each line of it counts.
         """
-        match self.plan.program.instructions, self.fresh:
-            case (Segment() as segment,), (fresh,):
+        match tuple(stretches(self.plan.program.instructions)), self.fresh:
+            case ((_, tuple(stretch)),), (fresh,):
                 at, shape, strides, dtype = fresh
             case _:
                 return None
@@ -186,7 +187,7 @@ class TensorContext:
         if self.updated or self.wide:
             return None
         addresses, call = self.addresses, ctypes.addressof(self.call)
-        function = self.plan.functions[id(segment)]
+        function = self.plan.functions[id(stretch[0])]
 
         def go(inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
             number = 0
@@ -197,7 +198,7 @@ class TensorContext:
             addresses[at] = output.data_ptr()
             outcome = function(call)
             if outcome != NONE:
-                raise failure(segment, outcome)
+                raise failure(stretch, outcome)
             return (output,)
 
         return go
@@ -263,9 +264,9 @@ class TensorContext:
             elif buffer.kind == CONSTANT:
                 self.addresses[number] = constants + plan.constant_offsets[buffer.name]
 
-    def _leaf(self, item: Segment | LibraryCall) -> Step:
-        if isinstance(item, Segment):
-            return self._segment_step(item, self.plan.functions[id(item)])
+    def _leaf(self, item: Stretch | LibraryCall) -> Step:
+        if isinstance(item, tuple):
+            return self._native_step(item, self.plan.functions[id(item[0])])
         return self._library_step(item, self.plan.operators[id(item)])
 
     def _truth(self, view: View) -> Truth:
@@ -279,13 +280,13 @@ class TensorContext:
                 dropped.setdefault(at, []).append(self.plan.numbers[name])
         return {at: self._drop_step(tuple(numbers)) for at, numbers in dropped.items()}
 
-    def _segment_step(self, segment: Segment, function: NativeSegment) -> Step:
+    def _native_step(self, stretch: Stretch, function: NativeSegment) -> Step:
         address = ctypes.addressof(self.call)
 
         def step() -> None:
             outcome = function(address)
             if outcome != NONE:
-                raise failure(segment, outcome)
+                raise failure(stretch, outcome)
 
         return step
 
