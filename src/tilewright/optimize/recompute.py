@@ -12,6 +12,7 @@ This module does not know how regions came about.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from tilewright.base.expr import reads
 from tilewright.base.sizes import nominal
 from tilewright.graph.compose import rename_operands
 from tilewright.graph.ir import Formula
@@ -98,6 +99,7 @@ class Recomputing:
         price = sum(bytes_of(self.types[leaf]) for leaf in written)
         if not self._is_fixed(name):
             total = sum(gains.values()) + bytes_of(self.types[name]) - price
+            total += self._freed(name, made)
             if total > 0 and all(gain > -float("inf") for gain in gains.values()):
                 for at in targets:
                     self._move(name, made, at, total)
@@ -139,6 +141,7 @@ class Recomputing:
         never = -float("inf")
         users = [f for f in reader.formulas.values() if name in f.operands]
         points = sum(self._points(formula) for formula in users)
+        times = sum(self._points(formula) * _places(formula, name) for formula in users)
         if group.kind == "alone" or points > 2 * nominal(size_of(self.types[name])) * len(users):
             return never
         before = bytes_read(reader.formulas.values(), self.types)
@@ -147,7 +150,18 @@ class Recomputing:
         if len(there) + len(fresh) > self.merger.limits.tensors + len(reader.formulas):
             return never
         read = sum(bytes_of(self.types[leaf]) for leaf in fresh)
-        return before[name] - read - made.flops * points / self.balance
+        return before[name] - read - made.flops * times / self.balance
+
+    def _freed(self, name: str, made: Again) -> float:
+        """Return the bytes (and the like of operations) that a region made for a value alone moves.
+
+        Where all its readers compute the value themselves, they are no more.
+        """
+        home = self.home[name]
+        if self.outputs(home) != [name]:
+            return 0
+        read = sum(bytes_read(self.readers[home].formulas.values(), self.types).values())
+        return read + made.flops * nominal(size_of(self.types[name])) / self.balance
 
     def _points(self, formula: Formula) -> int:
         result = 1
@@ -180,6 +194,13 @@ class Recomputing:
             self._note(formula, at)
         saved = show_bytes(int(gain))
         self.reasons[at].append(f"{name} is computed again: saves {saved}")
+
+
+def _places(formula: Formula, name: str) -> int:
+    """Return at how many places a formula reads a value for one element."""
+    parts = (formula.value, formula.where, formula.at)
+    found = {read for part in parts if part is not None for read in reads(part)}
+    return max(1, len({read.index for read in found if read.tensor == name}))
 
 
 def kept_formulas(formulas: dict[str, Formula], outputs: Iterable[str]) -> dict[str, Formula]:
