@@ -353,3 +353,17 @@ def test_what_leaks_the_example_is_not_taken_for_a_program_of_all_sizes() -> Non
     with pytest.raises(SizesError, match="depends on the example"):
         check_other_example(built.source, leaking(built.source), leaking)
     assert sizes.admit({"n_b": 5})
+
+
+def test_a_row_of_a_text_of_any_length_is_multiplied_without_a_copy() -> None:
+    """The product's extents are numbers, but the step from row to row is not."""
+    weight = torch.randn(64, 32)
+
+    def last(x: Tensor) -> Tensor:
+        return x[:, -1, :] @ weight
+
+    compiled = torch.compile(last, backend="tilewright", dynamic=True)
+    for length in (5, 7, 9):
+        x = torch.randn(4, length, 64)
+        torch.testing.assert_close(compiled(x), last(x))
+    assert len(COMPILED) == 1

@@ -15,18 +15,16 @@ import numpy as np
 
 from tilewright.base.dtypes import I64, DType
 from tilewright.base.errors import UNKNOWN, LibraryCallError, Origin
-from tilewright.base.expr import Call as CallExpr
-from tilewright.base.expr import Const, Expr, Read, Sym
+from tilewright.base.expr import Expr, Read, Sym
 from tilewright.base.sizes import Sizes, nominal
 from tilewright.compiler import control
-from tilewright.compiler.contraction import as_matrices
+from tilewright.compiler.contraction import ProductCall, place_contraction
 from tilewright.compiler.inplace import updates_in_place
 from tilewright.compiler.library import Call, reason_of, serve
 from tilewright.compiler.options import Options
 from tilewright.compiler.strided import is_contiguous
 from tilewright.compiler.varying import sizes_of
 from tilewright.graph.build import Builder, names
-from tilewright.graph.classify import classify_contraction
 from tilewright.graph.control import sizes_vary
 from tilewright.graph.ir import (
     CONSTANT,
@@ -41,7 +39,7 @@ from tilewright.graph.ir import (
 )
 from tilewright.graph.notation import normal
 from tilewright.graph.views import view_of
-from tilewright.kernels import emit
+from tilewright.kernels import Emitted, emit, emit_product, tiles
 from tilewright.memory import Block, MemoryPlan, pack, stacked
 from tilewright.program import (
     ARENA,
@@ -109,7 +107,8 @@ class Assembly:
     Mutable: owned by `assemble`.  places: where each value lies.  results: values that are no views
     of others.  targets: where some of them have to lie.  named: the graph's own names, which no
     other buffer takes.  prefix, depth: of the names of buffers, and how many loops that count are
-    around.
+    around.  around, lasting: of a loop's body, the assembly that the loop is part of, and the
+    buffers that hold the same in all steps.
     """
 
     def __init__(self, graph: Graph, options: Options) -> None:
@@ -128,6 +127,8 @@ class Assembly:
         self.named = names(graph)
         self.prefix = ""
         self.depth = 0
+        self.around: Assembly | None = None
+        self.lasting: frozenset[str] = frozenset()
 
     def inside(
         self, graph: Graph, places: Sequence[View], targets: dict[str, View], *, depth: int
@@ -163,11 +164,11 @@ class Assembly:
             self._kernel(node, node.graphs[0], "fused region")
         elif node.op in CONTROL:
             reason = control.PLACED[node.op](self, node)
-            self._decide(node, "control", reason)
+            self.decide(node, "control", reason)
         elif node.outputs[0].name in self.places:
             pass  # the other half of a convolution's gradient was computed along
         elif node.formula is not None:
-            if not (self._alias(node) or self._matrices(node)):
+            if not (self._alias(node) or place_contraction(self, node)):
                 self._kernel(node, as_body(node), "one formula")
         else:
             self._library(node)
@@ -176,7 +177,7 @@ class Assembly:
         value = node.output
         data = np.array(node.attr("value"), dtype=value.type.dtype.numpy)
         self.places[value.name] = self.buffer(value, CONSTANT_BUFFER, data.tobytes())
-        self._decide(node, "constant", f"{data.nbytes} bytes in the program")
+        self.decide(node, "constant", f"{data.nbytes} bytes in the program")
 
     def _alias(self, node: Node) -> bool:
         """A strided view of its operand is no work, unless it has to be handed out."""
@@ -195,35 +196,16 @@ class Assembly:
         offset = source.offset if empty else place.offset
         view = replace(source, shape=_shape(value), strides=place.strides, offset=offset)
         self.places[value.name] = view
-        self._decide(node, "view", f"strides {view.strides} of {view.buffer}")
+        self.decide(node, "view", f"strides {view.strides} of {view.buffer}")
         return True
 
-    def _matrices(self, node: Node) -> bool:
-        formula = node.formula
-        assert formula is not None, "node has looked"
-        types = dict(zip(formula.operands, (value.type for value in node.inputs), strict=True))
-        found = classify_contraction(formula, types) if self.options.library else None
-        if found is None or not found.is_matrix or 0 in _shape(node.output):
-            return False
-        sources = dict(zip(formula.operands, node.inputs, strict=True))
-        left, right = (self.places[sources[r.tensor].name] for r in (found.left, found.right))
-        dtype = node.output.type.dtype
-        result = self.place(node.output)
-
-        def scratch(loops: Sequence[Loop]) -> View:
-            return self.scratch(f"{node.output.name}_product", _over(loops, dtype))
-
-        call = as_matrices(found, left, right, result, self._gathered, scratch)
-        slots = (("%", 0), ("%", 1))
-        step = LibraryCall(call.target, slots, (), call.inputs, (call.output,), origin=node.origin)
-        self.steps.append(step)
-        if not call.direct:
-            loops = (*found.batch, *found.m, *found.n)
-            dense = whole(self.buffers[call.output.buffer])
-            spread = _spread(loops, found.target, found.scale, node.output.type)
-            self._launch(spread, dense, result, f"{call.target} result put in its place")
-        self._decide(node, "library", f"contraction by {call.target}")
-        return True
+    def product(self, call: ProductCall, origin: Origin) -> Emitted:
+        """Add the launch of a matrix product by our kernel."""
+        made = emit_product(call.product)
+        for name, text in (tiles(call.product.dtype), (made.name, made.text)):
+            self.kernels.setdefault(name, KernelSource(name, text))
+        self.steps.append(Launch(made.name, call.inputs, (call.output,), made.parts, origin))
+        return made
 
     def _library(self, node: Node) -> None:
         call = serve(node)
@@ -264,7 +246,7 @@ class Assembly:
         self.steps.append(step)
         suffix = " (gradient by torch)" if call.vjp is not None else ""
         suffix += "".join(f" ({layer.kind} by torch)" for layer in call.through)
-        self._decide(node, "library", f"{reason}: {call.target}{suffix}")
+        self.decide(node, "library", f"{reason}: {call.target}{suffix}")
 
     def _kernel(self, node: Node, body: Graph, reason: str) -> None:
         views = [self.places[value.name] for value in node.inputs]
@@ -278,7 +260,7 @@ class Assembly:
         outputs = tuple(self.place(value) for value in node.outputs)
         views += [self._sizes()] if made.sizes else []
         self.steps.append(Launch(made.name, tuple(views), outputs, made.parts, node.origin))
-        self._decide(node, "kernel", f"{reason}: {made.name}", made.flops, made.bytes)
+        self.decide(node, "kernel", f"{reason}: {made.name}", made.flops, made.bytes)
 
     def _sizes(self) -> View:
         """Return where kernels find the values of the sizes that vary."""
@@ -321,17 +303,25 @@ class Assembly:
         if not view.strides or view.shape[-1] == 1 or view.strides[-1] == 1:
             return view
         loops = _loops(view.shape)
-        return self._gathered(view, [Sym(loop.name) for loop in loops], loops)
+        return self.gathered(view, [Sym(loop.name) for loop in loops], loops)
 
-    def _gathered(self, view: View, index: Sequence[Expr], loops: Sequence[Loop]) -> View:
+    def gathered(self, view: View, index: Sequence[Expr], loops: Sequence[Loop]) -> View:
         """Copy `view[index]` to a dense tensor over `loops`."""
         dtype = self.buffers[view.buffer].type.dtype
         target = self.scratch(f"{view.buffer}_dense", _over(loops, dtype))
         target_index = tuple(Sym(loop.name) for loop in loops)
         value = Read("x", tuple(index))
         formula = Formula(("x",), tuple(loops), target_index, "=", value, _over(loops, dtype))
-        self._launch(normal(formula), view, target, f"{view.buffer} made dense for its reader")
+        self.launch(normal(formula), view, target, f"{view.buffer} made dense for its reader")
         return target
+
+    def hoisted(self, view: View, index: Sequence[Expr], loops: Sequence[Loop]) -> View | None:
+        """Copy as `gathered` does, but once before the loop; None where steps change the view."""
+        around = self.around
+        if around is None or view.buffer not in self.lasting or any(view.steps[around.depth :]):
+            return None
+        view = replace(view, steps=view.steps[: around.depth])
+        return around.hoisted(view, index, loops) or around.gathered(view, index, loops)
 
     def copy(self, source: View, target: View, reason: str) -> None:
         """Copy one view to another."""
@@ -339,9 +329,9 @@ class Assembly:
         index = tuple(Sym(loop.name) for loop in loops)
         type_ = _over(loops, self.buffers[source.buffer].type.dtype)
         formula = Formula(("x",), loops, index, "=", Read("x", index), type_)
-        self._launch(normal(formula), source, target, reason)
+        self.launch(normal(formula), source, target, reason)
 
-    def _launch(self, formula: Formula, source: View, target: View, reason: str) -> None:
+    def launch(self, formula: Formula, source: View, target: View, reason: str) -> None:
         type_ = TensorType(source.shape, self.buffers[source.buffer].type.dtype)
         node = Node("copy", (Value("x", type_),), (Value("y", formula.type),), formula=formula)
         strides = {} if is_contiguous(source) else {"x": source.strides}
@@ -425,7 +415,7 @@ class Assembly:
         program = replace(program, buffers=placed, arena_bytes=plan.bytes)
         return Assembled(program, tuple(self.decisions), plan)
 
-    def _decide(self, node: Node, how: str, reason: str, flops: int = 0, bytes_: int = 0) -> None:
+    def decide(self, node: Node, how: str, reason: str, flops: int = 0, bytes_: int = 0) -> None:
         for value in node.outputs[:1]:
             self.decisions.append(Decision(value.name, how, reason, node.origin, flops, bytes_))
 
@@ -445,16 +435,6 @@ def _loops(shape: Sequence[int]) -> tuple[Loop, ...]:
 
 def _over(loops: Sequence[Loop], dtype: DType) -> TensorType:
     return TensorType(tuple(loop.extent for loop in loops), dtype)
-
-
-def _spread(
-    loops: Sequence[Loop], target: tuple[Expr, ...], scale: float, type_: TensorType
-) -> Formula:
-    """y[target] = scale * x[loops]"""
-    value: Expr = Read("x", tuple(Sym(loop.name) for loop in loops))
-    if scale != 1.0:
-        value = CallExpr("mul", (value, Const(scale)))
-    return normal(Formula(("x",), tuple(loops), target, "=", value, type_))
 
 
 def _segments(steps: Sequence[control.Step]) -> tuple[Instruction, ...]:

@@ -1,27 +1,38 @@
-"""Contractions as matrix multiplications of strided views: which call, on which views.
+"""Contractions as matrix multiplications of strided views: by which kernel, on which views.
 
 The idea: `graph.classify` tells what part each loop plays; walked group by group, a contraction is
 `bmm(A[batch, m, k], B[batch, k, n])` whatever the order of the dims was: transposes are strides,
-not copies.  A group of loops that memory does not walk with one stride is copied first.
+not copies.  A group of loops that memory does not walk with one stride is copied first.  Small
+products are a kernel of ours: a call to the library costs more than they do, and ends the region
+that threads share.
 
-This module does not know kernels: copies are asked for.
+This module does not know how a product is computed; copies are asked for.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from tilewright.base.expr import Expr
+from tilewright.base.dtypes import DType
+from tilewright.base.expr import Call, Const, Expr, Read, Sym, substitute
 from tilewright.base.sizes import least_of, same
 from tilewright.compiler.strided import grouped
-from tilewright.graph.classify import Contraction
-from tilewright.graph.ir import Loop
+from tilewright.graph.classify import Contraction, classify_contraction
+from tilewright.graph.ir import Formula, Loop, Node, TensorType
+from tilewright.graph.notation import normal
 from tilewright.graph.total import fixed
 from tilewright.graph.views import place
-from tilewright.program import View, contiguous
+from tilewright.kernels import PRODUCT_DTYPES, SLICE, Emitted, Product, emit_product
+from tilewright.program import LibraryCall, View, contiguous, whole
+
+if TYPE_CHECKING:
+    from tilewright.compiler.assemble import Assembly
 
 Groups = tuple[tuple[Loop, ...], ...]
 Gather = Callable[[View, Sequence[Expr], Sequence[Loop]], View]
 """gather(view, index, loops) -> a dense tensor over the loops that holds view[index]."""
+Hoist = Callable[[View, Sequence[Expr], Sequence[Loop]], View | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +43,181 @@ class MatrixCall:
     inputs: tuple[View, View]
     output: View
     direct: bool
+
+
+def place_contraction(assembly: "Assembly", node: Node) -> bool:
+    """Add what computes a node if it is a matrix product, by a kernel of ours or the library's."""
+    formula = node.formula
+    assert formula is not None, "a node with loops"
+    types = dict(zip(formula.operands, (value.type for value in node.inputs), strict=True))
+    found = classify_contraction(formula, types)
+    if found is None or not found.is_matrix or 0 in node.output.type.shape:
+        return False
+    dtype, library = node.output.type.dtype, assembly.options.library
+    sources = dict(zip(formula.operands, node.inputs, strict=True))
+    left, right = (assembly.places[sources[r.tensor].name] for r in (found.left, found.right))
+    ours = is_ours(found, dtype, library=library) and _is_static(left) and _is_static(right)
+    if library and ours and assembly.around is None:
+        ours = not _is_packed_for_few(found, right)
+    if not (ours or library):
+        return False
+    result = assembly.place(node.output)
+
+    def scratch(loops: Sequence[Loop]) -> View:
+        return assembly.scratch(f"{node.output.name}_product", _over(loops, dtype))
+
+    if ours:
+        views = (left, right, result)
+        made = as_product(found, dtype, *views, assembly.gathered, scratch, assembly.hoisted)
+        kernel = assembly.product(made, node.origin)
+        name, output, direct, scale = kernel.name, made.output, made.direct, 1.0
+        assembly.decide(node, "kernel", f"{kernel.recipe}: {name}", kernel.flops, kernel.bytes)
+    else:
+        call = as_matrices(found, left, right, result, assembly.gathered, scratch)
+        name, output, direct, scale = call.target, call.output, call.direct, found.scale
+        slots = (("%", 0), ("%", 1))
+        step = LibraryCall(name, slots, (), call.inputs, (output,), origin=node.origin)
+        assembly.steps.append(step)
+        assembly.decide(node, "library", f"contraction by {name}")
+    if not direct:
+        loops = (*found.batch, *found.m, *found.n)
+        dense = whole(assembly.buffers[output.buffer])
+        spread = _spread(loops, found.target, scale, node.output.type)
+        assembly.launch(spread, dense, result, f"{name} result put in its place")
+    return True
+
+
+SMALL = 40_000_000
+"""Operations of a product up to which ours is at least as fast as the library called for it."""
+FEW, MUCH = 16, 65536
+"""Rows that do not pay for packing this many elements of the right operand."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProductCall:
+    """`output = inputs[0] @ inputs[1]` by a kernel of ours; direct: as in a MatrixCall."""
+
+    product: Product
+    inputs: tuple[View, View]
+    output: View
+    direct: bool
+
+
+def is_ours(found: Contraction, dtype: DType, *, library: bool) -> bool:
+    """Say whether a matrix product is for a kernel of ours."""
+    loops = (*found.batch, *found.m, *found.n, *found.k)
+    if dtype not in PRODUCT_DTYPES or any(type(fixed(loop.extent)) is not int for loop in loops):
+        return False
+    if _volume(found.k) == 0 or not math.isfinite(found.scale):
+        return False  # nothing would write the zeros of an empty sum; C has no literal for infinity
+    return not library or 2 * _volume(loops) <= SMALL
+
+
+def _is_static(view: View) -> bool:
+    """Say whether a view has no stride that varies, as one of a dim in between may."""
+    return all(type(step) is int for step in (*view.strides, view.offset))
+
+
+def _is_packed_for_few(found: Contraction, right: View) -> bool:
+    """Say whether most of the time would go into packing the right operand for a few rows."""
+    if _volume(found.m) >= FEW or _volume((*found.n, *found.k)) < MUCH:
+        return False
+    b = _arranged(right, found.right.index, (*((loop,) for loop in found.batch), found.k, found.n))
+    return b is not None and b.strides[-1] != 1
+
+
+def kernel_of(node: Node) -> Emitted | None:
+    """Return our kernel of a matrix product of contiguous operands; None if it is none of ours."""
+    formula = node.formula
+    assert formula is not None, "a node with loops"
+    types = dict(zip(formula.operands, (value.type for value in node.inputs), strict=True))
+    found, dtype = classify_contraction(formula, types), node.output.type.dtype
+    if found is None or not found.is_matrix or not is_ours(found, dtype, library=False):
+        return None
+
+    def lying(name: str, type_: TensorType) -> View:
+        shape = tuple(fixed(dim) for dim in type_.shape)
+        return View(name, shape, contiguous(shape))
+
+    def copied(view: View, _: Sequence[Expr], loops: Sequence[Loop]) -> View:
+        return lying(view.buffer, _over(loops, dtype))
+
+    left, right = (lying(read.tensor, types[read.tensor]) for read in (found.left, found.right))
+    result = lying("y", node.output.type)
+    call = as_product(
+        found, dtype, left, right, result, copied, lambda loops: lying("y", _over(loops, dtype)),
+        lambda *_: None,
+    )  # fmt: skip
+    return emit_product(call.product)
+
+
+def as_product(
+    found: Contraction,
+    dtype: DType,
+    left: View,
+    right: View,
+    result: View,
+    gather: Gather,
+    scratch: Callable[[Sequence[Loop]], View],
+    hoist: Hoist,
+) -> ProductCall:
+    """Return how our kernel computes a contraction; arguments as of `as_matrices`.
+
+    hoist: gathers once for all steps of the loop around, if it can.
+    """
+    batch = tuple((loop,) for loop in found.batch)
+    m, n, k = found.m, found.n, found.k
+    out = _arranged(result, found.target, (*batch, m, n))
+    turned = out is not None and out.strides[-1] != 1 and out.strides[-2] == 1
+    sliced = None if turned else _sliced(found, right, hoist)
+    a = _strided(left, found.left.index, (*batch, m, k), gather)
+    b = sliced or _strided(right, found.right.index, (*batch, k, n), gather)
+    if out is not None and turned:
+        # The transpose of the product is that of its operands' transposes, the other way round.
+        a, b, out = _transposed(b), _transposed(a), _transposed(out)
+    direct = out is not None and out.strides[-1] == 1
+    if out is None or not direct:
+        shape = tuple(_volume(group) for group in (*batch, m, n))
+        out = View(scratch((*found.batch, *m, *n)).buffer, shape, contiguous(shape), 0)
+    *extents, rows, columns = out.shape
+    length = a.shape[-1]
+    strides, slice_ = b.strides, None
+    if sliced is not None:
+        slice_ = SLICE * length
+        strides = (*b.strides[: len(extents)], SLICE, 1)
+    product = Product(
+        dtype, tuple(extents), rows, columns, length, a.strides, strides, out.strides,
+        found.scale, slice_,
+    )  # fmt: skip
+    return ProductCall(product, (a, b), out, direct)
+
+
+def _sliced(found: Contraction, right: View, hoist: Hoist) -> View | None:
+    """Let the right operand lie as tiles read it, if that is done once for all steps of a loop.
+
+    Returns where it lies, as [batch.., slices, k, SLICE].
+    """
+    if len(found.n) != 1 or fixed(found.n[0].extent) % SLICE or _volume(found.m) >= 2 * FEW:
+        return None  # with many rows, packing is a small part of each step, and the copy is memory
+    if 0 in right.strides:  # it would be copied again for each batch
+        return None
+    across = found.n[0]
+    outer, inner = Loop(across.name, fixed(across.extent) // SLICE), Loop("within", SLICE)
+    column = Call("add", (Call("mul", (Sym(outer.name), Const(SLICE))), Sym(inner.name)))
+    index = tuple(substitute(entry, {across.name: column}) for entry in found.right.index)
+    groups = (*((loop,) for loop in found.batch), (outer,), found.k, (inner,))
+    dense = hoist(right, index, [loop for group in groups for loop in group])
+    return None if dense is None else _shaped(dense, groups)
+
+
+def _strided(view: View, index: Sequence[Expr], groups: Groups, gather: Gather) -> View:
+    return _arranged(view, index, groups) or _dense(view, index, groups, gather)
+
+
+def _transposed(view: View) -> View:
+    *shape, rows, columns = view.shape
+    *strides, row, column = view.strides
+    return replace(view, shape=(*shape, columns, rows), strides=(*strides, column, row))
 
 
 def as_matrices(
@@ -64,7 +250,14 @@ def _operand(view: View, index: Sequence[Expr], groups: Groups, gather: Gather) 
     found = _arranged(view, index, groups)
     if found is not None and _usable(found):
         return found
-    dense = gather(view, index, [loop for group in groups for loop in group])
+    return _dense(view, index, groups, gather)
+
+
+def _dense(view: View, index: Sequence[Expr], groups: Groups, gather: Gather) -> View:
+    return _shaped(gather(view, index, [loop for group in groups for loop in group]), groups)
+
+
+def _shaped(dense: View, groups: Groups) -> View:
     shape = tuple(_volume(group) for group in groups)
     return View(dense.buffer, shape, contiguous(shape), dense.offset)
 
@@ -103,3 +296,17 @@ def _volume(loops: Sequence[Loop]) -> int:
 
 def _drop(view: View) -> View:
     return replace(view, shape=view.shape[1:], strides=view.strides[1:])
+
+
+def _spread(
+    loops: Sequence[Loop], target: tuple[Expr, ...], scale: float, type_: TensorType
+) -> Formula:
+    """y[target] = scale * x[loops]"""
+    value: Expr = Read("x", tuple(Sym(loop.name) for loop in loops))
+    if scale != 1.0:
+        value = Call("mul", (value, Const(scale)))
+    return normal(Formula(("x",), tuple(loops), target, "=", value, type_))
+
+
+def _over(loops: Sequence[Loop], dtype: DType) -> TensorType:
+    return TensorType(tuple(loop.extent for loop in loops), dtype)

@@ -64,6 +64,10 @@ def place_scan(assembly: "Assembly", node: Node) -> str:
     body = replace(scan.body, updates=tuple((names[at], at) for at in fixed))
     places = [*(carry.before for carry in carries), *elements, *parts.closed]
     inner = assembly.inside(body, places, targets, depth=assembly.depth + 1)
+    written = {view.buffer for carry in carries for view in (carry.before, carry.after)}
+    written |= {assembly.places[value.name].buffer for value in node.outputs}
+    inner.around = assembly
+    inner.lasting = frozenset(view.buffer for view in parts.closed) - written
     inner.run()
     _deliver(inner, targets, copies)
     inner.write_updates({names[at]: body.outputs[at] for at in fixed})

@@ -6,9 +6,12 @@ kernel for (attention, convolution) is mapped by a rule that says when the call 
 This module does not know buffers: it gives a target and templates, the assembler gives the views.
 """
 
+import math
 from dataclasses import dataclass
 
 from tilewright.graph.ir import LIBRARY, Attr, Node, TensorType
+from tilewright.graph.total import fixed
+from tilewright.kernels import PRODUCT_DTYPES
 from tilewright.program import Layer, Template, Vjp, layer_of
 
 FLASH = "aten._scaled_dot_product_flash_attention_for_cpu.default"
@@ -41,9 +44,27 @@ def reason_of(node: Node) -> str:
     return "torch finds the order" if name in _ORDERS else "no operator of the table"
 
 
+# Operations of the two products of an attention up to which its loops, which stay in native code
+# with what is around them, take less time than a call to the library.
+SMALL_ATTENTION = 10_000_000
+
+
 def served(node: Node) -> bool:
-    """Say whether the library computes a composite operator as it stands."""
+    """Say whether the library is to compute a composite operator as it stands."""
+    parts = attention_types(node)
+    if parts is not None and not is_large(*parts[0]):
+        return False
     return serve(node) is not None
+
+
+def is_large(q: TensorType, k: TensorType, _: TensorType) -> bool:
+    """Say whether an attention is worth a library call; where sizes vary, it is, and in half types,
+    whose products are the library's anyway."""
+    batch, rows = [fixed(dim) for dim in q.shape[:-1]], fixed(k.shape[-2])
+    extents = (*batch, rows, fixed(q.shape[-1]))
+    if q.dtype not in PRODUCT_DTYPES or any(type(extent) is not int for extent in extents):
+        return True
+    return 4 * math.prod(extents) > SMALL_ATTENTION
 
 
 def serve(node: Node) -> Call | None:

@@ -6,13 +6,20 @@ the result is a self-contained text whose name is its hash.  `emit` is the way i
 This package does not know a compiler, threads, or what a kernel is for.
 """
 
+from tilewright.kernels.contraction import DTYPES as PRODUCT_DTYPES
+from tilewright.kernels.contraction import SLICE, Product, emit_product, tiles
 from tilewright.kernels.emit import FLAGS, Emitted, choose_recipe, emit, emit_naive, read_together
 
 __all__ = [
     "FLAGS",
+    "PRODUCT_DTYPES",
+    "SLICE",
     "Emitted",
+    "Product",
     "choose_recipe",
     "emit",
     "emit_naive",
+    "emit_product",
     "read_together",
+    "tiles",
 ]

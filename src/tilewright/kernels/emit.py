@@ -40,7 +40,7 @@ from tilewright.kernels.text import Block, Scope
 # signed zeros are kept; loops are vectorised.
 FLAGS = ("-O3", "-march=native", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
 PARTS = 64  # at most: enough for any CPU to share evenly
-PART_WORK = 4096  # operations below which a part is not worth a thread's attention
+PART_WORK = 16384  # operations below which a part is not worth a thread's attention: a microsecond
 _NAME = "KERNEL"
 # What the text of a size that varies may call; its operands are not negative.
 SIZE_FUNCTIONS = {

@@ -18,6 +18,7 @@ from rich.text import Text
 from tilewright.autodiff import Joint, reverse
 from tilewright.base.errors import CaptureError, OptionError
 from tilewright.base.expr import names
+from tilewright.compiler.contraction import kernel_of
 from tilewright.graph.build import Builder, prune, rename
 from tilewright.graph.build import names as value_names
 from tilewright.graph.classify import classify_contraction
@@ -300,7 +301,7 @@ def _kernels(forward: Graph) -> Iterator[Text]:
     fused = run(forward, (Fuse(), DeadCode()))
     made: dict[str, tuple[Emitted, Graph]] = {}
     for body in _bodies(fused, fused=True):
-        kernel = emit(body)
+        kernel = (kernel_of(body.nodes[0]) if len(body.nodes) == 1 else None) or emit(body)
         made[kernel.name] = kernel, body
     if not made:
         yield _section("kernel", "none: the result is an operand, or a constant")
@@ -308,7 +309,7 @@ def _kernels(forward: Graph) -> Iterator[Text]:
         threads = "one thread" if kernel.parts == 1 else f"up to {kernel.parts} threads"
         yield _section("kernel", f"C, {kernel.recipe}, {threads}")
         if len(body.nodes) == 1 and _is_matrix_product(body.nodes[0]):
-            yield Text("  (a Program calls torch's own kernel in its place)", style=_QUIET)
+            yield Text("  (large ones are torch's own; tiles: kernels/contraction.c)", style=_QUIET)
         for line in kernel.text.rstrip().splitlines():
             yield Text(f"  {line}", style=_QUIET if line.lstrip().startswith("/*") else _CODE)
 

@@ -27,7 +27,7 @@ from tilewright.program import (
     whole,
 )
 from tilewright.runtime.control import Step, Truth, bind_steps, truth
-from tilewright.runtime.segments import NONE, Call, NativeSegment, failure, native_functions
+from tilewright.runtime.segments import NONE, Call, NativeSegment, failure, key, native_functions
 from tilewright.runtime.threads import find_team, thread_count
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -102,7 +102,7 @@ class ArrayContext:
 
     def _bind_leaf(self, item: Stretch | LibraryCall) -> Step:
         assert isinstance(item, tuple), "a program with library calls does not run on arrays"
-        function, address = self.functions[id(item[0])], ctypes.addressof(self.call)
+        function, address = self.functions[key(item)], ctypes.addressof(self.call)
 
         def step() -> None:
             outcome = function(address)

@@ -150,11 +150,15 @@ def stretches_of(program: Program) -> list[Stretch]:
 
 def native_functions(
     program: Program, functions: Sequence[NativeSegment]
-) -> dict[int, NativeSegment]:
-    """Return the functions of a program's stretches by the identity of their first instructions:
-    equal ones may stand in two places."""
-    firsts = [id(stretch[0]) for stretch in stretches_of(program)]
-    return dict(zip(firsts, functions, strict=True))
+) -> dict[tuple[int, ...], NativeSegment]:
+    """Return the functions of a program's stretches by their keys."""
+    return dict(zip(map(key, stretches_of(program)), functions, strict=True))
+
+
+def key(stretch: Stretch) -> tuple[int, ...]:
+    """Return what a stretch is known by: which instructions it is, as equal ones may stand in two
+    places."""
+    return tuple(map(id, stretch))
 
 
 def _nothing(_: int) -> int:

@@ -61,6 +61,7 @@ from tilewright.runtime.segments import (
     NativeSegment,
     failure,
     is_wide,
+    key,
     native_functions,
 )
 from tilewright.runtime.threads import find_team, thread_count
@@ -187,7 +188,7 @@ class TensorContext:
         if self.updated or self.wide:
             return None
         addresses, call = self.addresses, ctypes.addressof(self.call)
-        function = self.plan.functions[id(stretch[0])]
+        function = self.plan.functions[key(stretch)]
 
         def go(inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
             number = 0
@@ -266,7 +267,7 @@ class TensorContext:
 
     def _leaf(self, item: Stretch | LibraryCall) -> Step:
         if isinstance(item, tuple):
-            return self._native_step(item, self.plan.functions[id(item[0])])
+            return self._native_step(item, self.plan.functions[key(item)])
         return self._library_step(item, self.plan.operators[id(item)])
 
     def _truth(self, view: View) -> Truth:
