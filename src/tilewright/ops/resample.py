@@ -246,7 +246,8 @@ def _grid_sample(builder: Builder, inputs: tuple[Value, ...], attrs: Attrs) -> t
         row, column = f"round(q[{at}])", f"round(p[{at}])"
         inside = f"{row} >= 0 and {row} < {height} and {column} >= 0 and {column} < {width}"
         body = f"y[n, c, h, w] = x[n, c, b[{at}], a[{at}]] if {inside} else 0"
-        return (write(builder, body, x=x, p=px, q=py, a=x0, b=y0, name="sampled"),)
+        operands = {"x": x, "p": px, "q": py, "a": x0, "b": y0}
+        return (write(builder, body, operands, dtype=x.type.dtype, name="sampled"),)
     row, column = f"b[{at}] + i", f"a[{at}] + j"
     inside = f"{row} >= 0 and {row} < {height} and {column} >= 0 and {column} < {width}"
     down = f"(1 - (q[{at}] - b[{at}]) if i == 0 else q[{at}] - b[{at}])"
