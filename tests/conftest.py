@@ -1,9 +1,10 @@
-"""What every test shares: fixed seeds, the golden texts, and the GPU tests' skip."""
+"""What every test shares: fixed seeds, a kernel cache, the golden texts, the GPU tests' skip."""
 
 import difflib
+import os
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -31,6 +32,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not torch.cuda.is_available():
         for item in needing:
             item.add_marker(pytest.mark.skip(reason="no CUDA device on this machine"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def kernel_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Keep compiled kernels in a folder of this run that its workers share, not in the user's."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "kernels"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TILEWRIGHT_CACHE", str(folder))
+        yield folder
 
 
 @pytest.fixture(autouse=True)

@@ -355,7 +355,7 @@ def test_what_leaks_the_example_is_not_taken_for_a_program_of_all_sizes() -> Non
     assert sizes.admit({"n_b": 5})
 
 
-def test_a_row_of_a_text_of_any_length_is_multiplied_without_a_copy() -> None:
+def test_a_row_of_a_text_of_any_length_is_multiplied() -> None:
     """The product's extents are numbers, but the step from row to row is not."""
     weight = torch.randn(64, 32)
 

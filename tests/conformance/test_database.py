@@ -47,13 +47,6 @@ OFTEN = (
 HALF = ("add", "nn.functional.silu", "softmax", "matmul", "sum")
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TILEWRIGHT_CACHE", str(tmp_path_factory.mktemp("kernels")))
-        yield
-
-
 @pytest.mark.parametrize(
     ("name", "dtype"),
     few([*((n, torch.float32) for n in CHOSEN), *((n, torch.bfloat16) for n in HALF)], *OFTEN),
