@@ -213,11 +213,13 @@ def render(
         "# PyTorch's operator database",
         "Written by `python scripts/operator_database.py page`; do not edit. Samples of every "
         'operator run through `torch.compile(backend="tilewright")` and in eager. Types, shapes, '
-        "strides, aliases, what asks for gradients, values and gradients are compared; where "
-        "values are not the same to the bit, eager in float64 is the judge of both. Up to sixteen "
-        "samples of an operator are one function while all of them run, else each is judged "
-        "alone. These are the verdicts kept so far: `run --most N` judges N samples of each "
-        "operator from all over its list, `run` all of them, and leaves out what has been judged.",
+        "strides, aliases, what asks for gradients, values, the sign of zeros and gradients are "
+        "compared; where values are not the same to the bit, eager in float64 is the judge of "
+        "both. Up to sixteen samples of an operator are one function while all of them run, else "
+        "each is judged alone. Samples whose integers eager refuses when they are far out of range "
+        "are run with such: the exception is to be of eager's type. These are the verdicts kept so "
+        "far: `run --most N` judges N samples of each operator from all over its list, `run` all "
+        "of them, and leaves out what has been judged.",
         _summary(tables, totals),
         "An operator *runs* if every sample asked of it is computed by our Programs, in kernels of "
         "our own or with calls of ATen in them. *Outside* are complex numbers, sparse layouts, "
@@ -248,7 +250,7 @@ def _by_operator(lines: list[Line]) -> Table:
 
 def state_of(lines: list[Line]) -> str:
     """Return what became of an operator: the worst that became of a sample asked of it."""
-    asked = {line["kind"] for line in lines if line["kind"] != "outside"}
+    asked = {line["kind"] for line in lines} - {"outside", "refused"}
     if not asked:
         return "outside"
     return next((kind for kind in (*BAD, "library") if kind in asked), "ours")
@@ -261,16 +263,21 @@ def _summary(tables: dict[str, Table], totals: dict[str, int]) -> str:
     ]
     counts = {dtype: Counter(map(state_of, table.values())) for dtype, table in tables.items()}
     samples = {
-        dtype: sum(line["kind"] != "outside" for found in table.values() for line in found)
+        dtype: sum(line["kind"] not in ("outside", "refused") for line in _lines(table))
         for dtype, table in tables.items()
     }
-    judged = {dtype: sum(map(len, table.values())) for dtype, table in tables.items()}
+    refused = {
+        dtype: sum(line["kind"] == "refused" for line in _lines(table))
+        for dtype, table in tables.items()
+    }
+    judged = {dtype: len(_lines(table)) - refused[dtype] for dtype, table in tables.items()}
     rows: list[tuple[str, dict[str, object]]] = [
         ("samples judged", {d: f"{count:,} of {totals[d]:,}" for d, count in judged.items()}),
         (
             "of these, inside and compared",
             {dtype: f"{count:,}" for dtype, count in samples.items()},
         ),
+        ("bad indices, refused as eager does", {d: f"{n:,}" for d, n in refused.items()}),
         ("operators asked", {d: sum(c.values()) - c["outside"] for d, c in counts.items()}),
         ("run", {d: _share(c) for d, c in counts.items()}),
         ("of these, without a call of ATen", {d: c["ours"] for d, c in counts.items()}),
@@ -285,6 +292,10 @@ def _summary(tables: dict[str, Table], totals: dict[str, int]) -> str:
     for title, values in rows:
         lines.append(f"| {title} | " + " | ".join(str(values[dtype]) for dtype in tables) + " |")
     return "\n".join(lines)
+
+
+def _lines(table: Table) -> list[Line]:
+    return [line for found in table.values() for line in found]
 
 
 def _share(counts: Counter[str]) -> str:

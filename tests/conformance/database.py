@@ -28,9 +28,10 @@ from .seen import Case, Seen, Tensor, compare, copies, exact, first_line, run
 common_methods_invocations.wrapper_set_seed = lambda op, *args, **kwargs: op(*args, **kwargs)
 
 # What became of a sample: all in our kernels; some of it as library calls; nothing to compute;
-# Python between our graphs; the whole left to eager; other than eager; outside of what is asked.
-OURS, LIBRARY, EMPTY, BROKEN, FALLBACK, WRONG, OUTSIDE = KINDS = (
-    "ours", "library", "empty", "broken", "fallback", "wrong", "outside",
+# Python between our graphs; the whole left to eager; other than eager; bad indices refused with
+# eager's type of exception; outside of what is asked.
+OURS, LIBRARY, EMPTY, BROKEN, FALLBACK, WRONG, REFUSED, OUTSIDE = KINDS = (
+    "ours", "library", "empty", "broken", "fallback", "wrong", "refused", "outside",
 )  # fmt: skip
 
 RUNS = (OURS, LIBRARY)
@@ -130,13 +131,20 @@ def _count(operator: OpInfo, dtype: torch.dtype) -> int:
 def judge_samples(
     operator: OpInfo, dtype: torch.dtype, most: int = 0, done: Collection[int] = ()
 ) -> Iterator[tuple[int, Verdict]]:
-    """Judge the operator's samples, or `most` of them from all over the list, but those `done`."""
+    """Judge the operator's samples, or `most` of them from all over the list, but those `done`.
+
+    Behind the last sample come those of `astray`.
+    """
     uninitialised = operator.name in UNINITIALISED
     try:
         cases = list(samples(operator, dtype))
     except Exception as error:
         yield 0, Verdict(OUTSIDE, f"the database has no samples: {first_line(error)}")
         return
+    moved = [] if operator.name in UNCHECKED else astray(cases)
+    for at, case in enumerate(moved, len(cases)):
+        if at not in done:
+            yield at, judge_astray(case)
     waiting = [at for at in _spread(len(cases), most) if at not in done]
     size = TOGETHER
     while waiting:
@@ -144,6 +152,41 @@ def judge_samples(
         verdicts = judge_all([cases[at] for at in part], uninitialised=uninitialised)
         yield from zip(part, verdicts, strict=True)
         size = TOGETHER if all(verdict.kind in RUNS for verdict in verdicts) else 1
+
+
+# Eager does not look at these indices, and ends the process.
+UNCHECKED = frozenset({"_segment_reduce"})
+
+# How many samples of an operator are asked with indices that lead nowhere, each with two sorts.
+ASTRAY = 2
+FAR = 10_000
+
+
+def astray(cases: Sequence[Case]) -> list[Case]:
+    """Return the first cases of integers whose values eager refuses once they are far too large,
+    or far below zero: indices."""
+    found: list[Case] = []
+    for case in cases:
+        if len(found) >= 2 * ASTRAY:
+            break
+        if any(_leads(tensor) for tensor in case.tensors):
+            for way in (FAR, -FAR):
+                moved = tuple(t + way if _leads(t) else t for t in copies(case.tensors))
+                made = Case(case.function, moved, case.weigh, case.name)
+                if isinstance(run(made.function, made).error, IndexError | RuntimeError):
+                    found.append(made)
+    return found
+
+
+def _leads(tensor: Tensor) -> bool:
+    return tensor.dtype in (torch.int32, torch.int64) and tensor.layout == torch.strided
+
+
+def judge_astray(case: Case) -> Verdict:
+    """Say whether a call that eager refuses is refused with the same type of exception."""
+    eager, compiled = run(case.function, case), Compiled(case.function)
+    differs = compare(run(compiled.call, case), eager, None)
+    return Verdict(WRONG, f"bad indices: {differs}") if differs else Verdict(REFUSED)
 
 
 def _spread(count: int, most: int) -> list[int]:
@@ -209,7 +252,8 @@ def judge_all(cases: Sequence[Case], *, uninitialised: bool = False) -> list[Ver
 def _judge_together(cases: Sequence[Case], *, uninitialised: bool) -> Verdict | None:
     """Judge cases as one function; None where an answer for one of them would hide the others'."""
     case = together(cases)
-    if run(case.function, case).error is not None:
+    eager = run(case.function, case)
+    if eager.error is not None or eager.backward is not None:
         return None
     try:
         verdict = judge(case, uninitialised=uninitialised, truth=_certain)

@@ -13,8 +13,6 @@ from typing import Any
 import torch
 import torch.utils._pytree as pytree
 
-from tilewright.base.errors import TilewrightError
-
 Tensor = torch.Tensor
 
 # How far two right orders of rounding come apart: in units of the last place of the type, at the
@@ -45,6 +43,7 @@ class Seen:
     inputs: list[Tensor]
     gradients: list[Tensor | None] | None = None
     error: Exception | None = None
+    backward: Exception | None = None
 
 
 def run(function: Callable[..., Any], case: Case, *, gradients: bool = True) -> Seen:
@@ -66,7 +65,7 @@ def run(function: Callable[..., Any], case: Case, *, gradients: bool = True) -> 
         try:
             seen.gradients = _gradients(case.weigh(made), inputs)
         except Exception as error:
-            seen.error = error
+            seen.backward = error
     return seen
 
 
@@ -112,9 +111,9 @@ def exact(case: Case, eager: Seen) -> Seen | None:
     """Return eager's results in float64, or None where it has none of the same make."""
     wide = tuple(_widened(tensor) for tensor in case.tensors)
     found = run(case.function, Case(case.function, wide, case.weigh, case.name))
-    if found.error is not None or [t.shape for t in found.results] != [
-        t.shape for t in eager.results
-    ]:
+    if found.error is not None or (found.backward is not None and eager.backward is None):
+        return None
+    if [t.shape for t in found.results] != [t.shape for t in eager.results]:
         return None
     return found
 
@@ -134,7 +133,11 @@ def compare(ours: Seen, eager: Seen, exact: Callable[[], Seen | None] | None) ->
     exact: gives the judge in float64, when one is needed; None compares no values.
     """
     if ours.error is not None or eager.error is not None:
-        return _compare_errors(ours, eager)
+        return _compare_errors(ours.error, eager.error)
+    if ours.backward is not None or eager.backward is not None:
+        line = _compare_errors(ours.backward, eager.backward)
+        if line:
+            return f"backward: {line}"
     if ours.spec != eager.spec or not _same_plain(ours.plain, eager.plain):
         return f"gives {ours.spec} {ours.plain} in place of {eager.spec} {eager.plain}"
     for at, (mine, theirs) in enumerate(zip(ours.results, eager.results, strict=True)):
@@ -160,6 +163,8 @@ def _compare_all(ours: Seen, eager: Seen, judge: Callable[[], Seen | None]) -> s
             return f"{len(mine)} {what}s in place of {len(theirs)}"
         for at, (left, right) in enumerate(zip(mine, theirs, strict=True)):
             line = _compare_values(left, right, judge, pick, at)
+            if not line and what == "result":
+                line = _compare_zeros(left, right)
             if line and not (what == "gradient" and _undefined(left, right)):
                 return f"{what} {at}: {line}"
     return ""
@@ -186,15 +191,13 @@ class _Once:
         return self.made[0]
 
 
-def _compare_errors(ours: Seen, eager: Seen) -> str:
-    if eager.error is None:
-        return f"raises {type(ours.error).__name__}: {first_line(ours.error)}"
-    if ours.error is None:
-        return f"raises nothing in place of {type(eager.error).__name__}"
-    kind = type(eager.error)
-    return "" if isinstance(ours.error, kind | TilewrightError) else (
-        f"raises {type(ours.error).__name__} in place of {kind.__name__}"
-    )  # fmt: skip
+def _compare_errors(ours: Exception | None, eager: Exception | None) -> str:
+    if eager is None:
+        return f"raises {type(ours).__name__}: {first_line(ours)}"
+    if ours is None:
+        return f"raises nothing in place of {type(eager).__name__}"
+    kind = type(eager)
+    return "" if isinstance(ours, kind) else f"raises {type(ours).__name__} for {kind.__name__}"
 
 
 def _same_plain(mine: Sequence[Any], theirs: Sequence[Any]) -> bool:
@@ -260,6 +263,13 @@ def _compare_values(
     if not ours.is_floating_point():
         return f"other values, {_example(ours, eager, ours != eager)}"
     return _distance(ours.detach(), eager.detach(), judge, pick, at)
+
+
+def _compare_zeros(ours: Tensor | None, eager: Tensor | None) -> str:
+    if ours is None or eager is None or not eager.is_floating_point():
+        return ""
+    other = (ours == 0) & (eager == 0) & (ours.signbit() != eager.signbit())
+    return f"zeros of another sign, {_example(ours, eager, other)}" if bool(other.any()) else ""
 
 
 def _distance(

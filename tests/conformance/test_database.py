@@ -20,6 +20,7 @@ from .database import (
     LIBRARY,
     OURS,
     OUTSIDE,
+    REFUSED,
     RUNS,
     case_of,
     judge,
@@ -58,7 +59,7 @@ def test_the_database_agrees(name: str, dtype: torch.dtype) -> None:
     verdicts = list(judge_samples(operator, dtype, most=2))
     assert verdicts
     for at, verdict in verdicts:
-        assert verdict.kind in (OURS, LIBRARY), f"sample {at}: {verdict}"
+        assert verdict.kind in (*RUNS, REFUSED), f"sample {at}: {verdict}"
 
 
 # Samples that were not as eager's once.
@@ -170,8 +171,8 @@ def test_an_operator_is_as_its_worst_sample() -> None:
     assert script.state_of([line("f", "ours"), line("f", "library")]) == "library"
     assert script.state_of([line("f", "fallback"), line("f", "wrong")]) == "wrong"
     assert script.state_of([line("f", "outside"), line("f", "ours")]) == "ours"
-    assert script.state_of([line("f", "outside")]) == "outside"
-    assert set(KINDS) <= {*script.BAD, "ours", "library", "outside"}
+    assert script.state_of([line("f", "outside"), line("f", "refused")]) == "outside"
+    assert set(KINDS) <= {*script.BAD, "ours", "library", "refused", "outside"}
 
 
 def test_the_page_counts_and_says_why(monkeypatch: Any, tmp_path: Path) -> None:
@@ -181,12 +182,14 @@ def test_the_page_counts_and_says_why(monkeypatch: Any, tmp_path: Path) -> None:
         line("g", "library", "aten.g.default"),
         line("h", "fallback", "h cannot be\n  found     a | b"),
         line("k", "outside", "complex numbers"),
+        line("f", "refused"),
     ]
     text = "".join(json.dumps(item) + "\n" for item in lines)
     (tmp_path / "float32.jsonl").write_text(text)
     page = script.render({"float32": script.read("float32")}, {"float32": 9}, {"s": "of a mistake"})
     assert "| samples judged | 4 of 9 |" in page
     assert "| of these, inside and compared | 3 |" in page
+    assert "| bad indices, refused as eager does | 1 |" in page
     assert "| run | 2 (66.7 %) |" in page
     assert "| **wrong** | 0 |" in page
     assert "| `h` | float32 | 1 of 1 | h cannot be (a \\| b) |" in page
