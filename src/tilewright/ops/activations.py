@@ -103,7 +103,8 @@ PAGE = (
     ),
     _activation(
         "hardswish(x)  "
-        "y[...] = 0 if x[...] <= -3 else x[...] if x[...] >= 3 else x[...] * (x[...] / 6 + 0.5)",
+        "y[...] = 0 * x[...] if x[...] <= -3 else x[...] if x[...] >= 3 "
+        "else x[...] * (x[...] / 6 + 0.5)",
         "x times hardsigmoid(x).",
         sample("f[9] = -200, -30, -3, -0.5, 0, 0.5, 3, 30, 200"),
         kink="the gradient at -3 is 0, at 3 it is 1",
