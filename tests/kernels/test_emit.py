@@ -54,6 +54,12 @@ BODIES: dict[str, tuple[Any, ...]] = {
     "pad": ({"x": X}, {"y": "f32[8, 13]: y[i<8, j<13] = x[i - 1, j - 2]"}),
     "padvalue": ({"x": X}, {"y": "f32[8, 13]: y[i<8, j<13] = x[i - 1, j - 2] else 5"}),
     "paddefault": ({"x": X}, {"y": "f32[8, 13]: y[i<8, j<13] = exp(x[i - 1, j - 2] ?? 2)"}),
+    # Long enough to be cut into blocks for threads, beside the cuts where a decision changes.
+    "longpad": ({"x": "f32[9990]"}, {"y": "f32[10000]: y[j<10000] = x[j - 7] else 5"}),
+    "longconcat": (
+        {"x": "f32[5000]", "z": "f32[3000]"},
+        {"y": "f32[8000]: y[j<8000] = x[j] if j < 5000 else z[j - 5000]"},
+    ),
     "absent": ({"x": "f32[9]"}, {"y": "f32[9]: y[i<9] = exp(x[i - 1]) + x[i + 1]"}),
     "guarded": ({"x": "f32[9]"}, {"y": "f32[9]: y[i<9] = x[i - 1] if i > 3 else x[i + 2]"}),
     "where": ({"x": X}, {"y": "f32[6, 10]: y[i<6, j<10] = x[i, j] where x[i, j] > 0 else 7"}),

@@ -63,9 +63,12 @@ def _print_piece(row: Row, unit: Scope, low: str, high: str, piece: tuple[int, i
         store(row, statement, loop)
     row.stored_here.clear()
     if first:
-        low = str(first) if low == "0" else f"({low} > {first} ? {low} : {first})"
+        low = str(first) if low == "0" else f"{low} > {first} ? {low} : {first}"
     if not same(end, length):
-        high = str(end) if high == str(length) else f"({high} < {end} ? {high} : {end})"
+        high = str(end) if high == str(length) else f"{high} < {end} ? {high} : {end}"
+    if "?" in high:  # the compiler takes no loop for a vector's whose end is a choice
+        unit.add(f"const long end{first} = {high};")
+        high = f"end{first}"
     whole = first == 0 and same(end, length)
     if whole or end - first >= SHORT:
         unit.add("#pragma GCC ivdep")
