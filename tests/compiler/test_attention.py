@@ -3,6 +3,10 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.sweep import few
+
+import tilewright as tw
+from tilewright.program import LibraryCall, flat
 
 Tensor = torch.Tensor
 
@@ -39,3 +43,25 @@ def test_gradients_are_as_close_to_float64_as_eagers(
     for ours, theirs, true in zip(found, eager, exact, strict=True):
         assert float((ours - true).norm()) <= 2 * float((theirs - true).norm())
     assert fallbacks == []
+
+
+# Both sides of the size from which a library's kernel is asked where it may be.
+LENGTHS = (17, 96)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("length", few(LENGTHS, 96))
+def test_attention_without_a_library_is_eager_s(length: int, causal: bool) -> None:
+    q, k, v, dy = (torch.randn(2, 4, length, 64, dtype=torch.float64) for _ in range(4))
+
+    def f(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+    leaves = [operand.requires_grad_() for operand in (q, k, v)]
+    compiled = tw.compile(f, *leaves, options=tw.Options(library=False))
+    y = compiled(*leaves)
+    torch.testing.assert_close(y, f(*leaves), rtol=1e-11, atol=1e-12)
+    found, expected = (torch.autograd.grad(r, leaves, dy) for r in (y, f(*leaves)))
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+    program = compiled.program
+    assert not any(isinstance(step, LibraryCall) for step in flat(program.instructions))

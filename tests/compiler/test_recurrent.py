@@ -1,6 +1,6 @@
 """Recurrent nets run as scans of our own, and equal eager: values, gradients, every flag."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -9,7 +9,7 @@ from tests.sweep import few
 from torch import nn
 
 import tilewright as tw
-from tilewright.program import LibraryCall, Loop, flat
+from tilewright.program import Instruction, LibraryCall, Loop, Segment, flat
 
 Flags = dict[str, Any]
 NETS: dict[str, tuple[Callable[..., nn.Module], Flags]] = {
@@ -31,9 +31,10 @@ def _inputs(net: nn.Module, steps: int, batch: int) -> tuple[torch.Tensor, Any]:
     shape = (batch, steps, 3) if net.batch_first else (steps, batch, 3)
     x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
     assert isinstance(net.num_layers, int)
+    assert isinstance(net.hidden_size, int)
     layers = net.num_layers * (2 if net.bidirectional else 1)
     first = [
-        torch.randn(layers, batch, 4, dtype=torch.float64, requires_grad=True)
+        torch.randn(layers, batch, net.hidden_size, dtype=torch.float64, requires_grad=True)
         for _ in range(2 if isinstance(net, nn.LSTM) else 1)
     ]
     return x, tuple(first) if isinstance(net, nn.LSTM) else first[0]
@@ -65,6 +66,36 @@ def test_a_recurrent_net_has_eager_s_values_and_gradients(name: str) -> None:
     compiled = tw.compile(net, x, first)
     _compare(net, x, first, compiled)
     _compare(net, *_inputs(net, steps=5, batch=2), compiled)
+
+
+@pytest.mark.parametrize(
+    ("kind", "hidden", "batch"), few([(nn.LSTM, 32, 3), (nn.GRU, 64, 1), (nn.RNN, 96, 5)], nn.LSTM)
+)
+def test_weights_that_are_sliced_for_all_steps_are_right(
+    kind: type[nn.RNNBase], hidden: int, batch: int
+) -> None:
+    net = kind(3, hidden, num_layers=2).double()
+    x, first = _inputs(net, steps=4, batch=batch)
+    _compare(net, x, first, tw.compile(net, x, first))
+
+
+def test_weights_are_sliced_once_and_before_the_steps() -> None:
+    net, x = nn.LSTM(3, 32), torch.randn(4, 3, 3)
+    with torch.no_grad():
+        program = tw.compile(net, x).program
+    at, loop = next(
+        (k, item) for k, item in enumerate(program.instructions) if isinstance(item, Loop)
+    )
+    assert reads("weight_hh_l0", program.instructions[:at]) == 1
+    assert reads("weight_hh_l0", loop.body) == 0
+
+
+def reads(buffer: str, block: Sequence[Instruction]) -> int:
+    """Return how many launches of a block read a buffer."""
+    launches = [
+        launch for part in flat(block) if isinstance(part, Segment) for launch in part.launches
+    ]
+    return sum(any(view.buffer == buffer for view in launch.inputs) for launch in launches)
 
 
 @pytest.mark.parametrize(("steps", "batch"), [(1, 1), (1, 3), (6, 1)])

@@ -18,7 +18,7 @@ from tilewright.base.errors import UNKNOWN, LibraryCallError, Origin
 from tilewright.base.expr import Expr, Read, Sym
 from tilewright.base.sizes import Sizes, nominal
 from tilewright.compiler import control
-from tilewright.compiler.contraction import ProductCall, place_contraction
+from tilewright.compiler.contraction import place_contraction
 from tilewright.compiler.inplace import updates_in_place
 from tilewright.compiler.library import Call, reason_of, serve
 from tilewright.compiler.options import Options
@@ -39,7 +39,7 @@ from tilewright.graph.ir import (
 )
 from tilewright.graph.notation import normal
 from tilewright.graph.views import view_of
-from tilewright.kernels import Emitted, emit, emit_product, tiles
+from tilewright.kernels import Emitted, emit, tiles
 from tilewright.memory import Block, MemoryPlan, pack, stacked
 from tilewright.program import (
     ARENA,
@@ -199,13 +199,13 @@ class Assembly:
         self.decide(node, "view", f"strides {view.strides} of {view.buffer}")
         return True
 
-    def product(self, call: ProductCall, origin: Origin) -> Emitted:
-        """Add the launch of a matrix product by our kernel."""
-        made = emit_product(call.product)
-        for name, text in (tiles(call.product.dtype), (made.name, made.text)):
+    def product(
+        self, made: Emitted, dtype: DType, inputs: tuple[View, ...], output: View, origin: Origin
+    ) -> None:
+        """Add the launch of a matrix product by our kernel, and the tiles that it calls."""
+        for name, text in (tiles(dtype), (made.name, made.text)):
             self.kernels.setdefault(name, KernelSource(name, text))
-        self.steps.append(Launch(made.name, call.inputs, (call.output,), made.parts, origin))
-        return made
+        self.steps.append(Launch(made.name, inputs, (output,), made.parts, origin))
 
     def _library(self, node: Node) -> None:
         call = serve(node)

@@ -19,7 +19,7 @@ from tilewright.base.expr import Call, Const, Expr, Read, Sym, substitute
 from tilewright.base.sizes import least_of, same
 from tilewright.compiler.strided import grouped
 from tilewright.graph.classify import Contraction, classify_contraction
-from tilewright.graph.ir import Formula, Loop, Node, TensorType
+from tilewright.graph.ir import Formula, Loop, Node, TensorType, Value
 from tilewright.graph.notation import normal
 from tilewright.graph.total import fixed
 from tilewright.graph.views import place
@@ -37,9 +37,12 @@ Hoist = Callable[[View, Sequence[Expr], Sequence[Loop]], View | None]
 
 @dataclass(frozen=True, slots=True)
 class MatrixCall:
-    """`target(*inputs, out=output)`; direct: whether the output is the result's own memory."""
+    """`output = inputs[0] @ inputs[1]`, by a call to `by` or by our kernel of the product `by`.
 
-    target: str
+    direct: whether the output is the result's own memory.
+    """
+
+    by: str | Product
     inputs: tuple[View, View]
     output: View
     direct: bool
@@ -47,14 +50,11 @@ class MatrixCall:
 
 def place_contraction(assembly: "Assembly", node: Node) -> bool:
     """Add what computes a node if it is a matrix product, by a kernel of ours or the library's."""
-    formula = node.formula
-    assert formula is not None, "a node with loops"
-    types = dict(zip(formula.operands, (value.type for value in node.inputs), strict=True))
-    found = classify_contraction(formula, types)
-    if found is None or not found.is_matrix or 0 in node.output.type.shape:
+    found = _product_in(node)
+    if found is None or 0 in node.output.type.shape:
         return False
     dtype, library = node.output.type.dtype, assembly.options.library
-    sources = dict(zip(formula.operands, node.inputs, strict=True))
+    sources = _operands(node)
     left, right = (assembly.places[sources[r.tensor].name] for r in (found.left, found.right))
     ours = is_ours(found, dtype, library=library) and _is_static(left) and _is_static(right)
     if library and ours and assembly.around is None:
@@ -66,25 +66,33 @@ def place_contraction(assembly: "Assembly", node: Node) -> bool:
     def scratch(loops: Sequence[Loop]) -> View:
         return assembly.scratch(f"{node.output.name}_product", _over(loops, dtype))
 
+    views = (left, right, result)
     if ours:
-        views = (left, right, result)
-        made = as_product(found, dtype, *views, assembly.gathered, scratch, assembly.hoisted)
-        kernel = assembly.product(made, node.origin)
-        name, output, direct, scale = kernel.name, made.output, made.direct, 1.0
-        assembly.decide(node, "kernel", f"{kernel.recipe}: {name}", kernel.flops, kernel.bytes)
+        call = as_product(found, dtype, *views, assembly.gathered, scratch, assembly.hoisted)
     else:
-        call = as_matrices(found, left, right, result, assembly.gathered, scratch)
-        name, output, direct, scale = call.target, call.output, call.direct, found.scale
-        slots = (("%", 0), ("%", 1))
-        step = LibraryCall(name, slots, (), call.inputs, (output,), origin=node.origin)
-        assembly.steps.append(step)
-        assembly.decide(node, "library", f"contraction by {name}")
-    if not direct:
+        call = as_matrices(found, *views, assembly.gathered, scratch)
+    name = _add(assembly, node, call)
+    if not call.direct:
         loops = (*found.batch, *found.m, *found.n)
-        dense = whole(assembly.buffers[output.buffer])
-        spread = _spread(loops, found.target, scale, node.output.type)
+        dense = whole(assembly.buffers[call.output.buffer])
+        spread = _spread(loops, found.target, 1.0 if ours else found.scale, node.output.type)
         assembly.launch(spread, dense, result, f"{name} result put in its place")
     return True
+
+
+def _add(assembly: "Assembly", node: Node, call: MatrixCall) -> str:
+    """Add the step of a product, and the decision; returns the name of what computes it."""
+    if isinstance(call.by, Product):
+        kernel = emit_product(call.by)
+        assembly.product(kernel, call.by.dtype, call.inputs, call.output, node.origin)
+        reason = f"{kernel.recipe}: {kernel.name}"
+        assembly.decide(node, "kernel", reason, kernel.flops, kernel.bytes)
+        return kernel.name
+    slots = (("%", 0), ("%", 1))
+    step = LibraryCall(call.by, slots, (), call.inputs, (call.output,), origin=node.origin)
+    assembly.steps.append(step)
+    assembly.decide(node, "library", f"contraction by {call.by}")
+    return call.by
 
 
 SMALL = 40_000_000
@@ -93,14 +101,18 @@ FEW, MUCH = 16, 65536
 """Rows that do not pay for packing this many elements of the right operand."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProductCall:
-    """`output = inputs[0] @ inputs[1]` by a kernel of ours; direct: as in a MatrixCall."""
+def _product_in(node: Node) -> Contraction | None:
+    """Return what each loop of a node does, if it is a matrix product."""
+    assert node.formula is not None, "a node with loops"
+    types = {name: value.type for name, value in _operands(node).items()}
+    found = classify_contraction(node.formula, types)
+    return found if found is not None and found.is_matrix else None
 
-    product: Product
-    inputs: tuple[View, View]
-    output: View
-    direct: bool
+
+def _operands(node: Node) -> dict[str, Value]:
+    """Return what the names in a node's loops stand for."""
+    assert node.formula is not None, "a node with loops"
+    return dict(zip(node.formula.operands, node.inputs, strict=True))
 
 
 def is_ours(found: Contraction, dtype: DType, *, library: bool) -> bool:
@@ -128,11 +140,8 @@ def _is_packed_for_few(found: Contraction, right: View) -> bool:
 
 def kernel_of(node: Node) -> Emitted | None:
     """Return our kernel of a matrix product of contiguous operands; None if it is none of ours."""
-    formula = node.formula
-    assert formula is not None, "a node with loops"
-    types = dict(zip(formula.operands, (value.type for value in node.inputs), strict=True))
-    found, dtype = classify_contraction(formula, types), node.output.type.dtype
-    if found is None or not found.is_matrix or not is_ours(found, dtype, library=False):
+    found, dtype = _product_in(node), node.output.type.dtype
+    if found is None or not is_ours(found, dtype, library=False):
         return None
 
     def lying(name: str, type_: TensorType) -> View:
@@ -142,13 +151,15 @@ def kernel_of(node: Node) -> Emitted | None:
     def copied(view: View, _: Sequence[Expr], loops: Sequence[Loop]) -> View:
         return lying(view.buffer, _over(loops, dtype))
 
+    types = {name: value.type for name, value in _operands(node).items()}
     left, right = (lying(read.tensor, types[read.tensor]) for read in (found.left, found.right))
     result = lying("y", node.output.type)
     call = as_product(
         found, dtype, left, right, result, copied, lambda loops: lying("y", _over(loops, dtype)),
         lambda *_: None,
     )  # fmt: skip
-    return emit_product(call.product)
+    assert isinstance(call.by, Product), "it was asked for"
+    return emit_product(call.by)
 
 
 def as_product(
@@ -160,7 +171,7 @@ def as_product(
     gather: Gather,
     scratch: Callable[[Sequence[Loop]], View],
     hoist: Hoist,
-) -> ProductCall:
+) -> MatrixCall:
     """Return how our kernel computes a contraction; arguments as of `as_matrices`.
 
     hoist: gathers once for all steps of the loop around, if it can.
@@ -189,7 +200,7 @@ def as_product(
         dtype, tuple(extents), rows, columns, length, a.strides, strides, out.strides,
         found.scale, slice_,
     )  # fmt: skip
-    return ProductCall(product, (a, b), out, direct)
+    return MatrixCall(product, (a, b), out, direct)
 
 
 def _sliced(found: Contraction, right: View, hoist: Hoist) -> View | None:

@@ -52,12 +52,12 @@ SMALL_ATTENTION = 10_000_000
 def served(node: Node) -> bool:
     """Say whether the library is to compute a composite operator as it stands."""
     parts = attention_types(node)
-    if parts is not None and not is_large(*parts[0]):
+    if parts is not None and not _is_large(*parts[0][:2]):
         return False
     return serve(node) is not None
 
 
-def is_large(q: TensorType, k: TensorType, _: TensorType) -> bool:
+def _is_large(q: TensorType, k: TensorType) -> bool:
     """Say whether an attention is worth a library call; where sizes vary, it is, and in half types,
     whose products are the library's anyway."""
     batch, rows = [fixed(dim) for dim in q.shape[:-1]], fixed(k.shape[-2])

@@ -17,7 +17,7 @@ from tilewright.compiler.mask_gradients import ExpandBesideMasks
 from tilewright.compiler.masks import AddMasks
 from tilewright.compiler.options import Options
 from tilewright.compiler.varying import check_other_example
-from tilewright.graph.ir import Graph, Node
+from tilewright.graph.ir import Graph
 from tilewright.graph.passes import Pass, run
 from tilewright.optimize import DeadCode, Fuse, SplitReductions, simplifications
 from tilewright.program import Program
@@ -27,15 +27,10 @@ from tilewright.runtime import Executable
 def passes(options: Options) -> tuple[Pass, ...]:
     """Return the passes of one compilation, in order."""
     calls: tuple[Pass, ...] = (CallConvolutions(),) if options.library else ()
-    whole = served if options.library else _nothing
+    simple = simplifications(served) if options.library else simplifications()
     masks: tuple[Pass, ...] = (AddMasks(), ExpandBesideMasks())
-    before = (*masks, *simplifications(whole), *calls, SplitReductions())
+    before = (*masks, *simple, *calls, SplitReductions())
     return (*before, Fuse(), DeadCode()) if options.fuse else before
-
-
-def _nothing(_: Node) -> bool:
-    """Without a library, composite operators are their loops."""
-    return False
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,11 @@ This module does not know whether a library would be faster.
 
 import functools
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tilewright.base.dtypes import F32, F64, DType
+from tilewright.kernels.body import volume
 from tilewright.kernels.emit import PARTS, Emitted
 
 DTYPES = (F32, F64)
@@ -47,7 +47,7 @@ class Product:
     @property
     def flops(self) -> int:
         """Products and sums."""
-        return 2 * _volume(self.batch) * self.rows * self.columns * self.length
+        return 2 * volume(self.batch) * self.rows * self.columns * self.length
 
 
 @functools.cache
@@ -64,7 +64,7 @@ def emit_product(product: Product) -> Emitted:
     """Return the kernel of a matrix product; `tiles` gives the function that it calls."""
     down, across = _cut(product)
     function, _ = tiles(product.dtype)
-    units = _volume(product.batch) * down * across
+    units = volume(product.batch) * down * across
     c, panels = product.dtype.c, -(-product.columns // SLICE)
     inside = [f"long batch = u / {down * across};"] if product.batch else []
     starts = ["p0", "p1", "p2"]
@@ -113,7 +113,7 @@ def emit_product(product: Product) -> Emitted:
 def _cut(product: Product) -> tuple[int, int]:
     """Return into how many blocks rows and columns are cut: enough for all threads, but so that
     what is packed of an operand serves many tiles."""
-    batch = _volume(product.batch)
+    batch = volume(product.batch)
     wanted = max(1, min(PARTS, product.flops // PART_FLOPS))
     across = -(-product.columns // WIDEST)
     down = max(1, min(-(-wanted // (batch * across)), product.rows // 64))
@@ -124,17 +124,10 @@ def _cut(product: Product) -> tuple[int, int]:
 
 def _bytes(product: Product) -> int:
     m, n, k = product.rows, product.columns, product.length
-    return _volume(product.batch) * (m * k + k * n + m * n) * product.dtype.bytes
+    return volume(product.batch) * (m * k + k * n + m * n) * product.dtype.bytes
 
 
 def _described(product: Product) -> str:
     batch = "".join(f"{extent} x " for extent in product.batch)
     shape = f"[{product.rows}, {product.length}] @ [{product.length}, {product.columns}]"
     return f"{batch}{shape} {product.dtype.name}"
-
-
-def _volume(extents: Sequence[int]) -> int:
-    total = 1
-    for extent in extents:
-        total *= extent
-    return total

@@ -55,14 +55,15 @@ def is_native(item: Instruction) -> bool:
     return isinstance(item, Segment) or (isinstance(item, Loop) and all(map(is_native, item.body)))
 
 
-def all_stretches(block: Sequence[Instruction]) -> Iterator[Stretch]:
-    """Yield the stretches of a block in order, those inside loops and branches too."""
+def all_stretches(block: Sequence[Instruction], depth: int = 0) -> Iterator[tuple[Stretch, int]]:
+    """Yield the stretches of a block in order, those inside loops and branches too, and how many
+    loops that count are around each."""
     for _, item in stretches(block):
         if isinstance(item, tuple):
-            yield item
+            yield item, depth
         elif not isinstance(item, Segment | LibraryCall):
             for inner in blocks(item):
-                yield from all_stretches(inner)
+                yield from all_stretches(inner, depth + isinstance(item, Loop))
 
 
 def blocks(item: Loop | While | Branch) -> tuple[tuple[Instruction, ...], ...]:

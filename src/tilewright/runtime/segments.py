@@ -23,17 +23,14 @@ from tilewright.program import (
     Buffer,
     Instruction,
     Launch,
-    LibraryCall,
     Loop,
     Program,
     Segment,
     Stretch,
     View,
     all_stretches,
-    blocks,
     reach,
     steps,
-    stretches,
 )
 from tilewright.runtime.threads import Team
 from tilewright.runtime.toolchain import Toolchain, build, find_toolchain
@@ -100,7 +97,10 @@ class Kernels:
         """Return the stretches of a program without sizes that vary, which has these kernels."""
         numbers = {buffer.name: i for i, buffer in enumerate(program.buffers)}
         buffers = {buffer.name: buffer for buffer in program.buffers}
-        made = (tabulate(items, outer, numbers, buffers) for items, outer in _outer(program))
+        made = (
+            tabulate(items, outer, numbers, buffers)
+            for items, outer in all_stretches(program.instructions)
+        )
         return tuple(self._segment(table) for table in made)
 
     def _segment(self, table: "Table") -> NativeSegment:
@@ -145,7 +145,7 @@ def _exports(names: Sequence[str]) -> str:
 
 def stretches_of(program: Program) -> list[Stretch]:
     """Return the native stretches in order, those inside loops and branches too."""
-    return list(all_stretches(program.instructions))
+    return [stretch for stretch, _ in all_stretches(program.instructions)]
 
 
 def native_functions(
@@ -211,25 +211,9 @@ def tables(program: Program) -> str:
     lines += [f"extern Kernel {kernel.name};" for kernel in program.kernels if kernel.name in used]
     numbers = {buffer.name: i for i, buffer in enumerate(program.buffers)}
     buffers = {buffer.name: buffer for buffer in program.buffers}
-    for number, (stretch, outer) in enumerate(_outer(program)):
+    for number, (stretch, outer) in enumerate(all_stretches(program.instructions)):
         lines += _printed(tabulate(stretch, outer, numbers, buffers), number)
     return "\n".join(lines) + "\n"
-
-
-def _outer(program: Program) -> list[tuple[Stretch, int]]:
-    """Return the stretches with how many loops that count are around each."""
-    found: list[tuple[Stretch, int]] = []
-
-    def visit(block: Sequence[Instruction], depth: int) -> None:
-        for _, item in stretches(block):
-            if isinstance(item, tuple):
-                found.append((item, depth))
-            elif not isinstance(item, Segment | LibraryCall):
-                for inner in blocks(item):
-                    visit(inner, depth + isinstance(item, Loop))
-
-    visit(program.instructions, 0)
-    return found
 
 
 def _printed(table: "Table", number: int) -> list[str]:
