@@ -10,6 +10,7 @@ from pathlib import Path
 import hypothesis
 import numpy as np
 import pytest
+from tests import sweep
 
 hypothesis.settings.register_profile(
     "tilewright", derandomize=True, deadline=None, max_examples=50, database=None
@@ -21,6 +22,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--rewrite-golden", action="store_true", help="write golden texts instead of comparing"
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    sweep.asked = "not sweep" not in str(config.getoption("markexpr"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

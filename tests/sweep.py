@@ -9,12 +9,16 @@ from functools import partial
 from typing import Any
 
 import pytest
+from _pytest.mark.structures import ParameterSet
+
+asked = True
+"""Whether the cases of the sweep are collected too: not where the run leaves them out."""
 
 swept = partial(pytest.param, marks=pytest.mark.sweep)
 """A case that `make sweep` alone runs."""
 
 
-def few(cases: Iterable[Any], *kept: Any) -> list[Any]:
+def few(cases: Iterable[Any], *kept: Any) -> list[ParameterSet]:
     """Return cases as test parameters, of which `make test` runs those kept.
 
     A tuple is a case of several parameters, the first of which is its name.
@@ -24,7 +28,18 @@ def few(cases: Iterable[Any], *kept: Any) -> list[Any]:
     unknown = [name for name in kept if name not in names]
     assert not unknown, f"no such cases: {unknown}"
     chosen = [pytest.param if name in kept else swept for name in names]
-    return [
-        make(*case) if isinstance(case, tuple) else make(case)
-        for make, case in zip(chosen, listed, strict=True)
-    ]
+    return collected(
+        [
+            make(*case) if isinstance(case, tuple) else make(case)
+            for make, case in zip(chosen, listed, strict=True)
+        ]
+    )
+
+
+def collected(cases: list[ParameterSet]) -> list[ParameterSet]:
+    """Return the cases that this run may ask: making a test of each takes longer than most run.
+
+    One stays where all are the sweep's, as no test may be without cases.
+    """
+    chosen = [case for case in cases if asked or pytest.mark.sweep not in case.marks]
+    return chosen or cases[:1]

@@ -19,6 +19,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         _ = tw.compyle
 
 
+@pytest.mark.sweep
 def test_a_function_wins_over_the_package_of_its_name_in_either_order_of_import() -> None:
     code = (
         "import tilewright.capture\n"

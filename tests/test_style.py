@@ -1,6 +1,7 @@
 """The house rules that no linter knows: sizes, docstrings, names, asserts, frozen records."""
 
 import ast
+import functools
 import io
 import re
 import tokenize
@@ -14,7 +15,6 @@ PACKAGE = ROOT / "src" / "tilewright"
 FOLDERS = ("src", "tests", "bench", "scripts", "examples")
 FILES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 OURS = [path for path in FILES if path.is_relative_to(PACKAGE)]
-TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
 
 FILE_CAP = 500
 FUNCTION_CAP = 60
@@ -107,8 +107,13 @@ def thawed_records(path: Path, tree: ast.Module) -> Iterator[str]:
                 yield f"line {node.lineno}: {node.name} is a dataclass that is not frozen"
 
 
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def _complaints(check: Check, paths: list[Path]) -> list[str]:
-    return [f"{name_of(path)}: {text}" for path in paths for text in check(path, TREES[path])]
+    return [f"{name_of(path)}: {text}" for path in paths for text in check(path, parsed(path))]
 
 
 @pytest.mark.parametrize("check", [long_functions, missing_docstrings, vague_names])
@@ -129,8 +134,8 @@ def test_no_file_is_longer_than_its_cap() -> None:
 
 def test_the_list_of_long_functions_names_functions_that_are_long() -> None:
     longer = set()
-    for path, tree in TREES.items():
-        for node in functions_of(tree):
+    for path in FILES:
+        for node in functions_of(parsed(path)):
             if (node.end_lineno or 0) - node.lineno + 1 > FUNCTION_CAP:
                 longer.add(f"{name_of(path)}:{node.name}")
     assert set(LONG_FUNCTIONS) <= longer

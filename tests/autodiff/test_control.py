@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 from tests.graph import scans
+from tests.sweep import few
 
 from tilewright.autodiff import reverse, split
 from tilewright.base.errors import CaptureError
@@ -25,6 +26,8 @@ CASES: dict[str, tuple[Graph, tuple[str, ...]]] = {
     "branching": (scans.branching(), ("x", "w")),
     "branching the other way": (scans.branching(), ("x", "w")),
 }
+
+OFTEN = ("reversed", "nested", "branching")
 
 
 def _arrays(name: str) -> list[np.ndarray]:
@@ -55,7 +58,7 @@ def _difference(
     return gradient
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", few(CASES, *OFTEN))
 def test_gradients_through_control_flow_are_finite_differences(name: str) -> None:
     graph, wrt = CASES[name]
     arrays = _arrays(name)
@@ -72,7 +75,7 @@ def test_gradients_through_control_flow_are_finite_differences(name: str) -> Non
         np.testing.assert_allclose(found[position], expected, rtol=1e-5, atol=1e-8)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", few(CASES, *OFTEN))
 def test_the_two_halves_of_control_flow_give_the_whole(name: str) -> None:
     graph, wrt = CASES[name]
     joint = reverse(graph, wrt)

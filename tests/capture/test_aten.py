@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.utils._pytree as pytree
 from tests.capture.aten_samples import SAMPLES
+from tests.sweep import collected
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -24,16 +25,18 @@ from tilewright.ops import TABLE
 from tilewright.ops.operator import expansion
 
 # Of each overload `make test` asks the first sample, `make sweep` the others.
-CASES = [
-    pytest.param(
-        target,
-        *sample,
-        id=f"{target.removeprefix('aten.')}-{at}",
-        marks=pytest.mark.sweep if at else (),
-    )
-    for target, samples in SAMPLES.items()
-    for at, sample in enumerate(samples)
-]
+CASES = collected(
+    [
+        pytest.param(
+            target,
+            *sample,
+            id=f"{target.removeprefix('aten.')}-{at}",
+            marks=pytest.mark.sweep if at else (),
+        )
+        for target, samples in SAMPLES.items()
+        for at, sample in enumerate(samples)
+    ]
+)
 # Results that a rule leaves out, as nobody but torch's own backward reads them.
 HIDDEN = {
     "aten._native_batch_norm_legit_functional.default": (1, 2),

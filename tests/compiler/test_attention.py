@@ -24,7 +24,7 @@ def _gradients(call: object, operands: list[Tensor], dy: Tensor) -> list[Tensor]
     return list(torch.autograd.grad(call(*leaves), leaves, dy.to(leaves[0].dtype)))
 
 
-@pytest.mark.parametrize("size", [1.0, 300.0])
+@pytest.mark.parametrize("size", few([1.0, 300.0], 300.0))
 @pytest.mark.parametrize("name", SHAPES)
 def test_gradients_are_as_close_to_float64_as_eagers(
     name: str, size: float, fallbacks: list[str]
@@ -49,7 +49,7 @@ def test_gradients_are_as_close_to_float64_as_eagers(
 LENGTHS = (17, 96)
 
 
-@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("causal", few([False, True], True))
 @pytest.mark.parametrize("length", few(LENGTHS, 96))
 def test_attention_without_a_library_is_eager_s(length: int, causal: bool) -> None:
     q, k, v, dy = (torch.randn(2, 4, length, 64, dtype=torch.float64) for _ in range(4))

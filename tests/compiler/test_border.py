@@ -21,7 +21,7 @@ OFTEN = (
 
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
-@pytest.mark.parametrize("train", few([True, False], True), ids=["train", "eval"])
+@pytest.mark.parametrize("train", few([True, False], True), ids={True: "train", False: "eval"}.get)
 @pytest.mark.parametrize("name", few(MODULES, *OFTEN))
 def test_a_compiled_module_is_eager(name: str, train: bool, fallbacks: list[str]) -> None:
     torch.manual_seed(0)

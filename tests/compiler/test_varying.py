@@ -54,7 +54,7 @@ def _gradients(model: nn.Module, loss: Tensor) -> list[Tensor]:
     return [p.grad for p in model.parameters() if p.grad is not None]
 
 
-@pytest.mark.parametrize("train", [True, False], ids=["train", "eval"])
+@pytest.mark.parametrize("train", few([True, False], True), ids={True: "train", False: "eval"}.get)
 @pytest.mark.parametrize("name", few(["mlp", "gpt"], "mlp"))
 def test_a_model_is_compiled_once_for_all_sizes(name: str, train: bool) -> None:
     torch.manual_seed(0)
@@ -160,7 +160,7 @@ def test_only_the_batch_of_a_convolution_varies() -> None:
     assert len(COMPILED) == 1
 
 
-@pytest.mark.parametrize("train", few([True, False], True), ids=["train", "infer"])
+@pytest.mark.parametrize("train", few([True, False], True), ids={True: "train", False: "infer"}.get)
 @pytest.mark.parametrize("cell", few([nn.LSTM, nn.GRU, nn.RNN], nn.RNN))
 @torch._dynamo.config.patch(allow_rnn=True)  # type: ignore[no-untyped-call,untyped-decorator]
 def test_a_graph_with_a_scan_is_compiled_for_each_size(cell: Any, train: bool) -> None:
@@ -226,9 +226,7 @@ PARTLY = frozenset({"gather", "slice"})
 SOME = ((5, 7), (9, 5), (40, 70), (2, 11))
 
 
-@pytest.mark.parametrize(
-    "name", few(FUNCTIONS, "arange", "cat", "cumsum", "matmul", "pad", "reshape", "softmax")
-)
+@pytest.mark.parametrize("name", few(FUNCTIONS, "arange", "cat", "matmul", "reshape", "softmax"))
 def test_a_function_is_compiled_once_for_all_sizes(name: str) -> None:
     torch.manual_seed(0)
     function = FUNCTIONS[name]

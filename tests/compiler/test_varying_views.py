@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.sweep import few
 from torch import Tensor, nn
 
 from tilewright.capture.layout import layout_of
@@ -31,7 +32,7 @@ VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("name", VIEWS)
+@pytest.mark.parametrize("name", few(VIEWS, "a slice, turned", "repeated"))
 def test_a_view_is_compiled_once_and_laid_out_as_in_eager(name: str) -> None:
     view = VIEWS[name]
 
@@ -96,7 +97,9 @@ class Language(nn.Module):
         return F.cross_entropy(self.head(h).view(-1, 11), y.reshape(-1))
 
 
-@pytest.mark.parametrize("mark", [False, True], ids=["automatic", "marked"])
+@pytest.mark.parametrize(
+    "mark", few([False, True], False), ids={False: "automatic", True: "marked"}.get
+)
 def test_tokens_and_those_after_them_are_compiled_once_for_all_lengths(mark: bool) -> None:
     torch.manual_seed(0)
     model = Language()

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from _pytest.mark.structures import ParameterSet
+from tests.sweep import collected
 
 from tilewright.base.dtypes import BY_NAME, BY_TORCH_NAME, DType
 from tilewright.base.errors import UNKNOWN, Origin
@@ -79,17 +80,19 @@ def parameters(
     Of each operator, or of those that are named `often`, the first is asked by `make test`, the
     others by `make sweep`.
     """
-    return [
-        pytest.param(
-            operator,
-            sample,
-            id=f"{operator.name}-{at}",
-            marks=pytest.mark.sweep if at or (often and operator.name not in often) else (),
-        )
-        for operator in TABLE.values()
-        if (not names or operator.name in names) and (operator.eager or not eager_only)
-        for at, sample in enumerate(operator.samples)
-    ]
+    return collected(
+        [
+            pytest.param(
+                operator,
+                sample,
+                id=f"{operator.name}-{at}",
+                marks=pytest.mark.sweep if at or (often and operator.name not in often) else (),
+            )
+            for operator in TABLE.values()
+            if (not names or operator.name in names) and (operator.eager or not eager_only)
+            for at, sample in enumerate(operator.samples)
+        ]
+    )
 
 
 def expanded(graph: Graph) -> Graph:

@@ -64,7 +64,7 @@ def cases_of(operator: Operator, *, every: bool) -> Iterator[Case]:
         yield narrowed(operator, sample, F16)
 
 
-@pytest.mark.parametrize("every", few([False, True], False), ids=["first", "all"])
+@pytest.mark.parametrize("every", few([False, True], False), ids={False: "first", True: "all"}.get)
 @pytest.mark.parametrize("page", [name for name, _ in PAGES])
 def test_kernels_equal_the_evaluator(page: str, every: bool, tmp_path: Path) -> None:
     found: dict[str, tuple[Graph, list[Array], Emitted, str]] = {}

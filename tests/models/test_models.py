@@ -1,5 +1,7 @@
 """The models are the architectures they claim to be, and the corpus is a function of its files."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,19 +18,19 @@ def _parameters(model: nn.Module) -> int:
 
 
 @pytest.mark.parametrize(
-    ("model", "count"),
+    ("make", "count"),
     [
-        (mlp.mlp(), 64 * 128 + 128 + 128 * 128 + 128 + 128 * 10 + 10),
+        (mlp.mlp, 64 * 128 + 128 + 128 * 128 + 128 + 128 * 10 + 10),
         # GPT-2's 124M from its published sizes: tied head, biases everywhere.
-        (gpt.gpt(vocab=50257, length=1024, layers=12, width=768, heads=12), 124_439_808),
-        (convnet.convnet(), 11_173_962),
+        (partial(gpt.gpt, 50257, 1024, layers=12, width=768, heads=12), 124_439_808),
+        (convnet.convnet, 11_173_962),
         # Four gates of each layer from input and state with two biases; embedding and head.
-        (lstm.lstm(), 2 * 4 * 256 * (2 * 256 + 2) + 1000 * 256 + 1000 * 256 + 1000),
+        (lstm.lstm, 2 * 4 * 256 * (2 * 256 + 2) + 1000 * 256 + 1000 * 256 + 1000),
     ],
     ids=["mlp", "gpt2", "resnet18", "lstm"],
 )
-def test_parameter_counts_are_the_published_ones(model: nn.Module, count: int) -> None:
-    assert _parameters(model) == count
+def test_parameter_counts_are_the_published_ones(make: Callable[[], nn.Module], count: int) -> None:
+    assert _parameters(make()) == count
 
 
 @pytest.mark.parametrize("name", [name for name, _ in FACTORIES])

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.sweep import few
 from torch import nn
 
 import tilewright as tw
@@ -97,7 +98,7 @@ def _equal(graph: Graph, made: Graph, tensors: list[Tensor]) -> None:
         np.testing.assert_array_equal(ours, theirs)
 
 
-@pytest.mark.parametrize("name", LOOPS)
+@pytest.mark.parametrize("name", few(LOOPS, "two carries", "like mamba"))
 def test_a_loop_that_is_written_out_becomes_a_scan(name: str) -> None:
     x, w = _drawn(2, 2 * STEPS if name == "two carries" else STEPS, 4), _drawn(4, 4, seed=1)
     captured = capture(LOOPS[name], x, w)

@@ -269,7 +269,11 @@ class Pulled(nn.Module):
 
 
 @pytest.mark.parametrize("parts", few([1, 2], 1))
-@pytest.mark.parametrize("take", few([torch.func.grad, tw.grad], tw.grad), ids=["torch", "ours"])
+@pytest.mark.parametrize(
+    "take",
+    few([torch.func.grad, tw.grad], tw.grad),
+    ids={tw.grad: "ours", torch.func.grad: "torch"}.get,
+)
 def test_a_derivative_taken_inside_of_the_model_is_trained_through(take: Any, parts: int) -> None:
     ours = Pulled(take)
     theirs = copy.deepcopy(ours)
