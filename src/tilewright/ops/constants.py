@@ -28,7 +28,8 @@ def _arange(_: Types, attrs: Attrs) -> str:
     else:
         length = max(math.ceil((stop - start) / step), 0)
     value = "i" if step == 1 else f"i * {show_number(step)}"
-    value = value if start == 0 else f"{show_number(start)} + {value}"
+    # 0 + 0 * -1 is 0, but 0 * -1 is -0.
+    value = value if start == 0 and step > 0 else f"{show_number(start)} + {value}"
     return f"y[i<{length}] = {attrs['dtype']}({value})"
 
 
