@@ -1,36 +1,98 @@
-"""Convolutions are recognised, their gradients share a call, and few positions make a product."""
+"""Convolutions are products of our own or the library's calls; either way they equal eager's."""
+
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.sweep import few
 
 import tilewright as tw
 
-CASES = {
-    "many positions": ((2, 3, 12, 12), (4, 3, 3, 3), 1, 1, 1),
-    "few positions": ((2, 5, 4, 4), (64, 5, 3, 3), 1, 1, 1),
-    "few positions, strided": ((2, 6, 7, 7), (40, 6, 3, 3), 2, 1, 1),
-    "few positions, dilated": ((1, 3, 9, 8), (80, 3, 3, 2), 1, 0, 2),
-    "few positions, one dim": ((2, 3, 6), (32, 3, 3), 1, 1, 1),
+# name -> (image, kernel, stride, padding, dilation, groups); "transposed" ones are named so.
+CASES: dict[str, tuple[Any, ...]] = {
+    "many positions": ((2, 3, 12, 12), (4, 3, 3, 3), 1, 1, 1, 1),
+    "few positions": ((2, 5, 4, 4), (64, 5, 3, 3), 1, 1, 1, 1),
+    "few positions, strided": ((2, 6, 7, 7), (40, 6, 3, 3), 2, 1, 1, 1),
+    "few positions, dilated": ((1, 3, 9, 8), (80, 3, 3, 2), 1, 0, 2, 1),
+    "few positions, one dim": ((2, 3, 6), (32, 3, 3), 1, 1, 1, 1),
+    "one position in a kernel": ((3, 4, 5, 5), (6, 4, 1, 1), 1, 0, 1, 1),
+    "one position, strided": ((2, 4, 7, 6), (6, 4, 1, 1), 2, 0, 1, 1),
+    "windows apart": ((2, 3, 8, 8), (5, 3, 2, 2), 3, 0, 1, 1),
+    "windows side by side": ((2, 3, 8, 12), (5, 3, 4, 4), 4, 0, 1, 1),
+    "strided and dilated": ((2, 3, 13, 11), (4, 3, 3, 2), (3, 2), (2, 1), (2, 3), 1),
+    "wide border": ((1, 2, 4, 5), (3, 2, 2, 2), 1, 3, 1, 1),
+    "groups": ((2, 6, 9, 8), (8, 3, 3, 3), (2, 1), 1, 1, 2),
+    "a channel each": ((2, 6, 9, 8), (6, 1, 3, 3), 1, 1, 1, 6),
+    "volume": ((1, 3, 4, 5, 6), (4, 3, 2, 3, 2), (1, 2, 1), 1, 1, 1),
+    "transposed": ((2, 3, 5, 6), (3, 4, 3, 2), 2, 1, 1, 1),
+    "transposed, groups": ((2, 4, 5), (4, 3, 3), 3, 1, 2, 2),
 }
+KEPT = ("few positions", "strided and dilated", "groups", "a channel each", "transposed")
 
 
-@pytest.mark.parametrize("wrt", ["both", "input", "weight"])
-@pytest.mark.parametrize("case", CASES)
-def test_gradients_of_a_convolution_are_eager_s(case: str, wrt: str) -> None:
-    shape, kernel, stride, padding, dilation = CASES[case]
+def convolution(case: str) -> Any:
+    """Return the case's convolution of an image and a kernel."""
+    shape, _, stride, padding, dilation, groups = CASES[case]
+    rank = len(shape) - 2
+    if case.startswith("transposed"):
+        call: Any = getattr(F, f"conv_transpose{rank}d")
+        return lambda x, w: call(x, w, None, stride, padding, 0, groups, dilation)
+    call = getattr(F, f"conv{rank}d")
+    return lambda x, w: call(x, w, None, stride, padding, dilation, groups)
+
+
+def tensors(case: str, dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, torch.Tensor]:
+    shape, kernel, *_ = CASES[case]
     torch.manual_seed(0)
-    x = torch.randn(shape, dtype=torch.float64, requires_grad=wrt != "weight")
-    w = torch.randn(kernel, dtype=torch.float64, requires_grad=wrt != "input")
-    convolve = F.conv2d if len(shape) == 4 else F.conv1d
+    return torch.randn(shape, dtype=dtype), torch.randn(kernel, dtype=dtype)
+
+
+@pytest.mark.parametrize("library", [True, False], ids=["library", "ours"])
+@pytest.mark.parametrize("wrt", ["both", "input", "weight"])
+@pytest.mark.parametrize("case", few(CASES, *KEPT))
+def test_gradients_of_a_convolution_are_eager_s(case: str, wrt: str, library: bool) -> None:
+    x, w = tensors(case)
+    x.requires_grad_(wrt != "weight")
+    w.requires_grad_(wrt != "input")
+    convolve = convolution(case)
 
     def loss(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        y = convolve(x, w, None, stride, padding, dilation)  # type: ignore[operator]
+        y = convolve(x, w)
         total: torch.Tensor = (y * y.sin()).sum()
         return total
 
     asked = [tensor for tensor in (x, w) if tensor.requires_grad]
     expected = torch.autograd.grad(loss(x, w), asked)
-    found = torch.autograd.grad(tw.compile(loss, x, w)(x, w), asked)
+    compiled = tw.compile(loss, x, w, options=tw.Options(library=library))
+    found = torch.autograd.grad(compiled(x, w), asked)
     for ours, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-11)
+
+
+@pytest.mark.parametrize("case", few(CASES, *KEPT))
+def test_without_the_library_convolutions_are_products(case: str) -> None:
+    x, w = tensors(case, torch.float32)
+    convolve = convolution(case)
+    compiled = tw.compile(convolve, x, w, options=tw.Options(library=False))
+    expected = convolve(x.double(), w.double())
+    sizes = convolve(x.abs().double(), w.abs().double())
+    assert ((compiled(x, w) - expected).abs() <= 1e-6 * sizes).all()
+    assert ("contraction: " in compiled.explain()) == (case != "a channel each")
+
+
+def test_threads_change_no_bit_of_a_convolution() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(4, 16, 20, 20, requires_grad=True)
+    w = torch.randn(40, 16, 3, 3, requires_grad=True)
+    options = tw.Options(library=False)
+    compiled = tw.compile(lambda x, w: F.conv2d(x, w, None, 2, 1), x, w, options=options)
+    threads, found = torch.get_num_threads(), []
+    try:
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            y = compiled(x, w)
+            found.append((y, *torch.autograd.grad(y.square().sum(), (x, w))))
+    finally:
+        torch.set_num_threads(threads)
+    assert all(torch.equal(one, two) for one, two in zip(*found, strict=True))

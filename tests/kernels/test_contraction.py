@@ -1,9 +1,11 @@
-"""Our matrix products against NumPy in float64: any strides, any number of parts, any vectors."""
+"""Our matrix products against NumPy in float64: any loops, any number of parts, any vectors."""
 
 import ctypes
 import functools
+import mmap
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +15,8 @@ from numpy.lib.stride_tricks import as_strided
 from tests.sweep import few
 
 from tilewright.base.dtypes import F32, F64, DType
-from tilewright.kernels import Emitted, Product, emit_product, tiles
+from tilewright.kernels import Product, Role, emit_product, merged, tiles
+from tilewright.kernels.contraction import count
 from tilewright.runtime.toolchain import Toolchain, build, find_toolchain
 
 CANARY = 1e30
@@ -38,11 +41,12 @@ def products() -> list[Product]:
         order = source.choice(["NN", "NT", "TN", "TT"])
         one = product(batch, rows, columns, length, order, source.choice([F32, F64]))
         made.append(replace(one, scale=source.choice([1.0, 1.0, 0.125, -3.7])))
-    made.append(replace(made[1], b=(0, 1)))  # one row, read again and again
-    made.append(replace(made[1], a=(600, 0)))
-    made.append(replace(made[1], c=(301, 1)))  # columns of a wider result
+    made.append(replace(made[1], columns=((300, 0, 1),)))  # one column, read again and again
+    made.append(replace(made[1], rows=((130, 0, 300),)))
+    made.append(replace(made[1], rows=((130, 600, 301),)))  # columns of a wider result
     made.append(product((2,), 20, 96, 300))
-    made.append(replace(made[-1], b=(300 * 96, 32, 1), slice_=32 * 300))
+    made.append(sliced(made[-1]))
+    made += [looped(source) for _ in range(60)]
     return made
 
 
@@ -50,21 +54,58 @@ def product(
     batch: tuple[int, ...],
     rows: int,
     columns: int,
-    length: int,
+    terms: int,
     order: str = "NN",
     dtype: DType = F32,
 ) -> Product:
-    a = (length, 1) if order[0] == "N" else (1, rows)
-    b = (columns, 1) if order[1] == "N" else (1, length)
-    outer = [0] * len(batch)
-    steps = ([*outer, *a], [*outer, *b], [*outer, columns, 1])
-    sizes = (rows * length, length * columns, rows * columns)
-    for strides, size in zip(steps, sizes, strict=True):
-        step = size
-        for at in reversed(range(len(batch))):
-            strides[at] = step
-            step *= batch[at]
-    return Product(dtype, batch, rows, columns, length, *(tuple(strides) for strides in steps))
+    a = (terms, 1) if order[0] == "N" else (1, rows)
+    b = (columns, 1) if order[1] == "N" else (1, terms)
+    outer = []
+    sizes = [rows * terms, terms * columns, rows * columns]
+    for extent in reversed(batch):
+        outer.insert(0, (extent, *sizes))
+        sizes = [size * extent for size in sizes]
+    three = ((rows, a[0], columns),), ((columns, b[1], 1),), ((terms, a[1], b[0]),)
+    return Product(dtype, tuple(outer), *three)
+
+
+def sliced(one: Product) -> Product:
+    """Let b lie in slices of 32 columns."""
+    ((extent, *_),), ((terms, step, _),) = one.columns, one.terms
+    columns = (extent // 32, 32 * terms, 32), (32, 1, 1)
+    return replace(one, columns=columns, terms=((terms, step, 32),))
+
+
+def looped(source: random.Random) -> Product:
+    """Rows, columns and terms of several loops each, windows that overlap among them: c is dense in
+    some order, a and b have strides of any size and sign."""
+
+    def split(most: int) -> list[int]:
+        return [source.choice([1, 2, 3, 4, 5, 8, 16, 20]) for _ in range(source.randint(1, most))]
+
+    rows, columns, terms = split(2), split(3), split(3)
+    dtype = source.choice([F32, F64])
+    places = list(range(len(rows) + len(columns)))
+    if source.random() < 0.5:
+        source.shuffle(places)
+    steps, step = [0] * len(places), 1
+    for at in reversed(places):
+        steps[at] = step
+        step *= (rows + columns)[at] + source.choice([0, 0, 1])
+
+    def stride(innermost: bool) -> int:
+        if innermost and source.random() < 0.7:
+            return 1
+        return source.choice([1, 2, 3, 7, 17, 40, 200, -1, -5])
+
+    def role(extents: list[int], ends: list[int]) -> Role:
+        last = len(extents) - 1
+        pairs = zip(extents, ends, strict=True)
+        return tuple((n, stride(at == last), end) for at, (n, end) in enumerate(pairs))
+
+    ends = [stride(at == len(terms) - 1) for at in range(len(terms))]
+    down, across = role(rows, steps[: len(rows)]), role(columns, steps[len(rows) :])
+    return Product(dtype, (), down, across, role(terms, ends), source.choice([1.0, -2.5]))
 
 
 @pytest.fixture(scope="module", params=MACHINES)
@@ -85,16 +126,25 @@ def library(request: pytest.FixtureRequest) -> ctypes.CDLL:
 
 
 def run(
-    library: ctypes.CDLL, made: Emitted, memory: Sequence[np.ndarray], parts: Sequence[int]
+    library: ctypes.CDLL,
+    one: Product,
+    memory: Sequence[np.ndarray],
+    parts: Sequence[int] | None = None,
 ) -> None:
-    pointers = (ctypes.c_void_p * 3)(*(array.ctypes.data for array in memory))
+    """Run a product's parts, all of those that it wants where none are given."""
+    starts = [
+        array[first(*lies) :].ctypes.data for array, lies in zip(memory, operands(one), strict=True)
+    ]
+    made = emit_product(one)
     function = library[made.name]
     function.argtypes = (ctypes.c_void_p, ctypes.c_long, ctypes.c_long)
+    parts = range(made.parts) if parts is None else parts
     for part in parts:
-        assert function(pointers, part, len(parts)) == 0
+        assert function((ctypes.c_void_p * 3)(*starts), part, len(parts)) == 0
 
 
 def memory_of(one: Product, source: np.random.Generator) -> list[np.ndarray]:
+    """Return a's and b's memory without an element to spare, and c's with some."""
     dtype = one.dtype.numpy
     sizes = [span(shape, strides) for shape, strides in operands(one)]
     a, b = (source.standard_normal(size).astype(dtype) for size in sizes[:2])
@@ -102,59 +152,107 @@ def memory_of(one: Product, source: np.random.Generator) -> list[np.ndarray]:
 
 
 def operands(one: Product) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    m, n, k = one.rows, one.columns, one.length
-    return [
-        ((*one.batch, *two), strides)
-        for two, strides in (((m, k), one.a), ((k, n), one.b), ((m, n), one.c))
-    ]
+    """Return extents and strides of all loops of a, b and c."""
+    found = []
+    for at, roles in enumerate(((one.rows, 0, one.terms, 0), (one.terms, 1, one.columns, 0))):
+        loops = [(loop[0], loop[1 + at]) for loop in one.batch]
+        for role, side in (roles[:2], roles[2:]):
+            loops += [(loop[0], loop[1 + side]) for loop in role]
+        found.append(loops)
+    found.append([(loop[0], loop[3]) for loop in one.batch])
+    found[2] += [(loop[0], loop[2]) for loop in (*one.rows, *one.columns)]
+    return [tuple(zip(*loops, strict=True)) for loops in found]
 
 
 def span(shape: Sequence[int], strides: Sequence[int]) -> int:
-    return 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
+    return 1 + sum((n - 1) * abs(s) for n, s in zip(shape, strides, strict=True))
+
+
+def first(shape: Sequence[int], strides: Sequence[int]) -> int:
+    """Return how many elements lie before the one whose index is all zeros."""
+    return sum((n - 1) * max(-s, 0) for n, s in zip(shape, strides, strict=True))
 
 
 def view(array: np.ndarray, shape: Sequence[int], strides: Sequence[int]) -> np.ndarray:
-    return as_strided(array, shape, [step * array.itemsize for step in strides])
+    start = array[first(shape, strides) :]
+    return as_strided(start, shape, [step * array.itemsize for step in strides])
+
+
+def views(one: Product, memory: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Return a, b and c with as many dims as the batch has, and two."""
+    found = []
+    for at, (array, lies) in enumerate(zip(memory, operands(one), strict=True)):
+        own = view(array, *lies)
+        dims = [[one.rows, one.terms], [one.terms, one.columns], [one.rows, one.columns]][at]
+        shape = [loop[0] for loop in one.batch] + [count(role) for role in dims]
+        found.append(own if own.ndim == len(shape) else own.reshape(shape))
+    return found
 
 
 def test_products_equal_numpy_and_touch_nothing_else(library: ctypes.CDLL) -> None:
     source = np.random.default_rng(0)
     for one in products():
-        if one.slice_ is not None:
-            continue
-        made = emit_product(one)
         memory = memory_of(one, source)
-        run(library, made, memory, range(made.parts))
-        a, b, c = (
-            view(array, *operand) for array, operand in zip(memory, operands(one), strict=True)
-        )
+        run(library, one, memory)
+        a, b, c = views(one, memory)
         exact = one.scale * np.matmul(a.astype(np.float64), b.astype(np.float64))
         sizes = abs(one.scale) * np.matmul(abs(a).astype(np.float64), abs(b).astype(np.float64))
-        rounding = np.finfo(one.dtype.numpy).eps * (2 + one.length / 16)
+        rounding = np.finfo(one.dtype.numpy).eps * (2 + count(one.terms) / 16)
         assert (abs(c - exact) <= rounding * sizes).all(), one
-        c[...] = CANARY
+        view(memory[2], *operands(one)[2])[...] = CANARY
         assert (memory[2] == memory[2].dtype.type(CANARY)).all(), f"{one} wrote beside its result"
+
+
+def test_products_read_nothing_but_their_operands(library: ctypes.CDLL) -> None:
+    source = np.random.default_rng(0)
+    for one in products():
+        memory = memory_of(one, source)
+        run(library, one, memory)
+        with ExitStack() as pages:
+            a, b = (pages.enter_context(before_a_wall(array)) for array in memory[:2])
+            expected = memory[2].copy()
+            run(library, one, (a, b, memory[2]))
+            assert np.array_equal(memory[2], expected), one
+
+
+@contextmanager
+def before_a_wall(array: np.ndarray) -> Iterator[np.ndarray]:
+    """Give a copy whose memory ends where the process may read no further."""
+    page, libc = mmap.PAGESIZE, ctypes.CDLL(None)
+    size = -(-array.nbytes // page) * page
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *(ctypes.c_int,) * 3, ctypes.c_long)
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    start = libc.mmap(None, size + page, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0)
+    try:
+        assert libc.mprotect(ctypes.c_void_p(start + size), page, 0) == 0
+        bytes_ = (ctypes.c_char * array.nbytes).from_address(start + size - array.nbytes)
+        copy = np.frombuffer(bytes_, array.dtype)
+        copy[:] = array
+        yield copy
+    finally:
+        libc.munmap(ctypes.c_void_p(start), ctypes.c_size_t(size + page))
 
 
 def test_the_number_of_parts_changes_no_bit(library: ctypes.CDLL) -> None:
     source = np.random.default_rng(0)
-    for one in products()[:20]:
-        made = emit_product(one)
+    for one in (*products()[:20], *products()[-20:]):
         memory = memory_of(one, source)
-        run(library, made, memory, range(1))
+        run(library, one, memory, range(1))
         whole = memory[2].copy()
         memory[2][:] = CANARY
-        run(library, made, memory, range(7))
+        run(library, one, memory, range(7))
         assert np.array_equal(memory[2], whole), one
 
 
 def test_what_is_not_finite_stays_in_its_row_and_column(library: ctypes.CDLL) -> None:
-    one = next(p for p in products() if p.rows > 14 and p.columns % 16 and p.length > 1)
-    made = emit_product(one)
+    one = next(
+        p for p in products() if count(p.rows) > 14 and count(p.columns) % 16 and p.terms[0][0] > 1
+    )
     memory = memory_of(one, np.random.default_rng(0))
-    a, b, c = (view(array, *operand) for array, operand in zip(memory, operands(one), strict=True))
+    a, b, c = views(one, memory)
     a[..., 3, 0], b[..., 0, 1] = np.nan, np.inf
-    run(library, made, memory, range(made.parts))
+    run(library, one, memory)
     with np.errstate(invalid="ignore"):
         expected = np.matmul(a.astype(np.float64), b.astype(np.float64))
     assert np.array_equal(np.isnan(c), np.isnan(expected))
@@ -170,12 +268,17 @@ def test_large_products_are_cut_for_many_threads_and_small_ones_are_not() -> Non
 
 def test_an_operand_may_lie_in_slices_of_columns(library: ctypes.CDLL) -> None:
     plain = product((2,), 20, 96, 300)
-    one = replace(plain, b=(300 * 96, 32, 1), slice_=32 * 300)
     memory = memory_of(plain, np.random.default_rng(0))
-    run(library, emit_product(plain), memory, range(1))
+    run(library, plain, memory, range(1))
     expected = memory[2].copy()
     b = memory[1].reshape(2, 300, 3, 32)
     memory[1] = np.ascontiguousarray(b.transpose(0, 2, 1, 3)).reshape(-1)
     memory[2][:] = CANARY
-    run(library, emit_product(one), memory, range(3))
+    run(library, sliced(plain), memory, range(3))
     assert np.array_equal(memory[2], expected)
+
+
+def test_loops_that_go_on_are_one() -> None:
+    assert merged(((2, 12, 60), (1, 5, 5), (3, 4, 20), (4, 1, 5))) == ((24, 1, 5),)
+    assert merged(((3, 4, 21), (4, 1, 5))) == ((3, 4, 21), (4, 1, 5))
+    assert merged(((1, 7, 7),)) == ((1, 0, 0),)

@@ -2,15 +2,15 @@
 
 The idea: `graph.classify` tells what part each loop plays; walked group by group, a contraction is
 `bmm(A[batch, m, k], B[batch, k, n])` whatever the order of the dims was: transposes are strides,
-not copies.  A group of loops that memory does not walk with one stride is copied first.  Small
-products are a kernel of ours: a call to the library costs more than they do, and ends the region
-that threads share.
+not copies.  Small products are a kernel of ours: a call to the library costs more than they do, and
+ends the region that threads share.  Ours takes loops of any strides; for the library, a group that
+memory does not walk with one stride is copied first.
 
 This module does not know how a product is computed; copies are asked for.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -23,8 +23,18 @@ from tilewright.graph.ir import Formula, Loop, Node, TensorType, Value
 from tilewright.graph.notation import normal
 from tilewright.graph.total import fixed
 from tilewright.graph.views import place
-from tilewright.kernels import PRODUCT_DTYPES, SLICE, Emitted, Product, emit_product
-from tilewright.program import LibraryCall, View, contiguous, whole
+from tilewright.kernels import (
+    LOOPS,
+    PRODUCT_DTYPES,
+    SLICE,
+    SPAN,
+    Emitted,
+    Product,
+    Role,
+    emit_product,
+    merged,
+)
+from tilewright.program import LibraryCall, View, contiguous, reach, whole
 
 if TYPE_CHECKING:
     from tilewright.compiler.assemble import Assembly
@@ -56,7 +66,7 @@ def place_contraction(assembly: "Assembly", node: Node) -> bool:
     dtype, library = node.output.type.dtype, assembly.options.library
     sources = _operands(node)
     left, right = (assembly.places[sources[r.tensor].name] for r in (found.left, found.right))
-    ours = is_ours(found, dtype, library=library) and _is_static(left) and _is_static(right)
+    ours = is_ours(found, dtype, library=library) and _is_small(left) and _is_small(right)
     if library and ours and assembly.around is None:
         ours = not _is_packed_for_few(found, right)
     if not (ours or library):
@@ -68,14 +78,14 @@ def place_contraction(assembly: "Assembly", node: Node) -> bool:
 
     views = (left, right, result)
     if ours:
-        call = as_product(found, dtype, *views, assembly.gathered, scratch, assembly.hoisted)
+        call = as_product(found, dtype, *views, assembly.gathered, assembly.hoisted)
     else:
         call = as_matrices(found, *views, assembly.gathered, scratch)
     name = _add(assembly, node, call)
     if not call.direct:
         loops = (*found.batch, *found.m, *found.n)
         dense = whole(assembly.buffers[call.output.buffer])
-        spread = _spread(loops, found.target, 1.0 if ours else found.scale, node.output.type)
+        spread = _spread(loops, found.target, found.scale, node.output.type)
         assembly.launch(spread, dense, result, f"{name} result put in its place")
     return True
 
@@ -99,6 +109,8 @@ SMALL = 40_000_000
 """Operations of a product up to which ours is at least as fast as the library called for it."""
 FEW, MUCH = 16, 65536
 """Rows that do not pay for packing this many elements of the right operand."""
+RUN = 8
+"""Elements of a result that lie together and are worth a vector."""
 
 
 def _product_in(node: Node) -> Contraction | None:
@@ -122,12 +134,16 @@ def is_ours(found: Contraction, dtype: DType, *, library: bool) -> bool:
         return False
     if _volume(found.k) == 0 or not math.isfinite(found.scale):
         return False  # nothing would write the zeros of an empty sum; C has no literal for infinity
+    if max(len(group) for group in (found.m, found.n, found.k)) > LOOPS or _span(found) >= SPAN:
+        return False
     return not library or 2 * _volume(loops) <= SMALL
 
 
-def _is_static(view: View) -> bool:
-    """Say whether a view has no stride that varies, as one of a dim in between may."""
-    return all(type(step) is int for step in (*view.strides, view.offset))
+def _is_small(view: View) -> bool:
+    """Say whether a view has no stride that varies, as one of a dim in between may, and no more
+    elements than kernels count."""
+    numbers = (*view.shape, *view.strides, view.offset)
+    return all(type(n) is int for n in numbers) and reach(view.shape, view.strides)[1] < SPAN
 
 
 def _is_packed_for_few(found: Contraction, right: View) -> bool:
@@ -154,10 +170,7 @@ def kernel_of(node: Node) -> Emitted | None:
     types = {name: value.type for name, value in _operands(node).items()}
     left, right = (lying(read.tensor, types[read.tensor]) for read in (found.left, found.right))
     result = lying("y", node.output.type)
-    call = as_product(
-        found, dtype, left, right, result, copied, lambda loops: lying("y", _over(loops, dtype)),
-        lambda *_: None,
-    )  # fmt: skip
+    call = as_product(found, dtype, left, right, result, copied, lambda *_: None)
     assert isinstance(call.by, Product), "it was asked for"
     return emit_product(call.by)
 
@@ -169,44 +182,86 @@ def as_product(
     right: View,
     result: View,
     gather: Gather,
-    scratch: Callable[[Sequence[Loop]], View],
     hoist: Hoist,
 ) -> MatrixCall:
-    """Return how our kernel computes a contraction; arguments as of `as_matrices`.
+    """Return how our kernel computes a contraction.
 
-    hoist: gathers once for all steps of the loop around, if it can.
+    left, right, result: where the operands and the result lie.  hoist: gathers once for all steps
+    of the loop around, if it can.
     """
-    batch = tuple((loop,) for loop in found.batch)
-    m, n, k = found.m, found.n, found.k
-    out = _arranged(result, found.target, (*batch, m, n))
-    turned = out is not None and out.strides[-1] != 1 and out.strides[-2] == 1
-    sliced = None if turned else _sliced(found, right, hoist)
-    a = _strided(left, found.left.index, (*batch, m, k), gather)
-    b = sliced or _strided(right, found.right.index, (*batch, k, n), gather)
-    if out is not None and turned:
+    batch, m, n, k = found.batch, found.m, found.n, found.k
+
+    def operand(view: View, read: Read, loops: tuple[Loop, ...]) -> _Place:
+        return _placed(view, read.index, loops) or _laid(gather(view, read.index, loops), loops)
+
+    c = _placed(result, found.target, (*batch, *m, *n))
+    assert c is not None, "the target of a contraction is affine"
+    a, b = (
+        operand(left, found.left, (*batch, *m, *k)),
+        operand(right, found.right, (*batch, *k, *n)),
+    )
+    if _is_better_turned(_role(m, a, c), _role(n, b, c)):
         # The transpose of the product is that of its operands' transposes, the other way round.
-        a, b, out = _transposed(b), _transposed(a), _transposed(out)
-    direct = out is not None and out.strides[-1] == 1
-    if out is None or not direct:
-        shape = tuple(_volume(group) for group in (*batch, m, n))
-        out = View(scratch((*found.batch, *m, *n)).buffer, shape, contiguous(shape), 0)
-    *extents, rows, columns = out.shape
-    length = a.shape[-1]
-    strides, slice_ = b.strides, None
-    if sliced is not None:
-        slice_ = SLICE * length
-        strides = (*b.strides[: len(extents)], SLICE, 1)
-    product = Product(
-        dtype, tuple(extents), rows, columns, length, a.strides, strides, out.strides,
-        found.scale, slice_,
-    )  # fmt: skip
-    return MatrixCall(product, (a, b), out, direct)
+        a, b, m, n = b, a, n, m
+    else:
+        sliced = _sliced(found, right, hoist)
+        if sliced is not None:
+            (b, slices), step = sliced, c.strides[n[0].name]
+            strides = zip((loop.name for loop in slices), (step * SLICE, step), strict=True)
+            c, n = replace(c, strides={**c.strides, **dict(strides)}), slices
+    outer = tuple(
+        (fixed(x.extent), a.strides[x.name], b.strides[x.name], c.strides[x.name]) for x in batch
+    )
+    roles = _role(m, a, c), _role(n, b, c), _role(k, a, b)
+    product = Product(dtype, outer, *roles, found.scale)
+    return MatrixCall(product, (a.view, b.view), c.view, direct=True)
 
 
-def _sliced(found: Contraction, right: View, hoist: Hoist) -> View | None:
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where some loops go in memory: the view over them, and the stride of each by its name."""
+
+    view: View
+    strides: Mapping[str, int]
+
+
+def _placed(view: View, index: Sequence[Expr], loops: Sequence[Loop]) -> _Place | None:
+    """Return where a read goes; None where no strides say it."""
+    extents = {loop.name: fixed(loop.extent) for loop in loops}
+    found = place(index, view.strides, list(extents), extents, view.offset)
+    if found is None:
+        return None
+    shape = tuple(extents.values())
+    there = replace(view, shape=shape, strides=found.strides, offset=found.offset)
+    return _Place(there, dict(zip(extents, found.strides, strict=True)))
+
+
+def _laid(dense: View, loops: Sequence[Loop]) -> _Place:
+    names_ = (loop.name for loop in loops)
+    return _Place(dense, dict(zip(names_, dense.strides, strict=True)))
+
+
+def _role(loops: Sequence[Loop], one: _Place, two: _Place) -> Role:
+    return merged(tuple((fixed(x.extent), one.strides[x.name], two.strides[x.name]) for x in loops))
+
+
+def _is_better_turned(rows: Role, columns: Role) -> bool:
+    """Say whether columns should be rows: results that lie together are those of a vector; where
+    there are few either way, so are elements of the operand."""
+
+    def value(role: Role) -> tuple[bool, int]:
+        extent, operand, result = role[-1]
+        return result == 1 and extent >= RUN, extent if operand == 1 else 0
+
+    return value(rows) > value(columns)
+
+
+def _sliced(
+    found: Contraction, right: View, hoist: Hoist
+) -> tuple[_Place, tuple[Loop, ...]] | None:
     """Let the right operand lie as tiles read it, if that is done once for all steps of a loop.
 
-    Returns where it lies, as [batch.., slices, k, SLICE].
+    Returns where it lies, as [batch.., slices, k, SLICE], and the two loops over its columns.
     """
     if len(found.n) != 1 or fixed(found.n[0].extent) % SLICE or _volume(found.m) >= 2 * FEW:
         return None  # with many rows, packing is a small part of each step, and the copy is memory
@@ -216,19 +271,9 @@ def _sliced(found: Contraction, right: View, hoist: Hoist) -> View | None:
     outer, inner = Loop(across.name, fixed(across.extent) // SLICE), Loop("within", SLICE)
     column = Call("add", (Call("mul", (Sym(outer.name), Const(SLICE))), Sym(inner.name)))
     index = tuple(substitute(entry, {across.name: column}) for entry in found.right.index)
-    groups = (*((loop,) for loop in found.batch), (outer,), found.k, (inner,))
-    dense = hoist(right, index, [loop for group in groups for loop in group])
-    return None if dense is None else _shaped(dense, groups)
-
-
-def _strided(view: View, index: Sequence[Expr], groups: Groups, gather: Gather) -> View:
-    return _arranged(view, index, groups) or _dense(view, index, groups, gather)
-
-
-def _transposed(view: View) -> View:
-    *shape, rows, columns = view.shape
-    *strides, row, column = view.strides
-    return replace(view, shape=(*shape, columns, rows), strides=(*strides, column, row))
+    loops = (*found.batch, outer, *found.k, inner)
+    dense = hoist(right, index, loops)
+    return None if dense is None else (_laid(dense, loops), (outer, inner))
 
 
 def as_matrices(
@@ -274,15 +319,12 @@ def _shaped(dense: View, groups: Groups) -> View:
 
 
 def _arranged(view: View, index: Sequence[Expr], groups: Groups) -> View | None:
-    loops = [loop for group in groups for loop in group]
-    extents = {loop.name: fixed(loop.extent) for loop in loops}
-    strided = place(index, view.strides, list(extents), extents, view.offset)
-    if strided is None:
+    found = _placed(view, index, [loop for group in groups for loop in group])
+    if found is None:
         return None
-    shape = tuple(extents.values())
-    whole = replace(view, shape=shape, strides=strided.strides, offset=strided.offset)
     ends = [sum(len(group) for group in groups[: at + 1]) for at in range(len(groups))]
-    return grouped(whole, [range(end - len(g), end) for end, g in zip(ends, groups, strict=True)])
+    dims = [range(end - len(group), end) for end, group in zip(ends, groups, strict=True)]
+    return grouped(found.view, dims)
 
 
 def _usable(view: View) -> bool:
@@ -296,6 +338,16 @@ def _usable(view: View) -> bool:
         least_of(column - rows) >= 0 or same(columns, 1)
     )
     return dense_rows or dense_columns
+
+
+def _span(found: Contraction) -> int:
+    """Return how many elements the result has, or a copy of an operand that no strides say."""
+    extents = {x.name: fixed(x.extent) for x in (*found.batch, *found.m, *found.n, *found.k)}
+    spans = [_volume((*found.batch, *found.m, *found.n))]
+    for read, loops in ((found.left, found.m), (found.right, found.n)):
+        if place(read.index, (1,) * len(read.index), list(extents), extents) is None:
+            spans.append(_volume((*found.batch, *loops, *found.k)))
+    return max(spans)
 
 
 def _volume(loops: Sequence[Loop]) -> int:

@@ -1,11 +1,11 @@
-"""Let the library compute convolutions, both gradients of one in a single call.
+"""Convolutions: products of our own, or library calls, both gradients of one in a single call.
 
 The idea: whatever form a convolution's formula has, it is recognised by what it computes::
 
     {y[n, o, h, w] += x[n, c, h+i-1, w+j-1] * k[o, c, i, j]}(x, k)   -->   aten.convolution(x, k)
     dx = {...}(dy, k), dk = {...}(dy, x)   -->   dx, dk = aten.convolution_backward(dy, x, k)
 
-A weight's gradient over few positions is a matrix product instead (`_as_product`).
+or, where that is as fast, sums of products over an image with a border (`windows`).
 
 This module does not know buffers, nor how the library computes.
 """
@@ -14,37 +14,36 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tilewright.autodiff import full
-from tilewright.base.expr import Const, Expr, Read, Sym, call
+from tilewright.compiler.windows import is_product, multiply
 from tilewright.graph.build import Builder, sort
 from tilewright.graph.convolution import Convolution, classify_convolution
-from tilewright.graph.ir import (
-    FORMULA,
-    LIBRARY,
-    Attr,
-    Formula,
-    Graph,
-    Loop,
-    Node,
-    TensorType,
-    Value,
-)
-from tilewright.graph.notation import normal, simplify_indices, static_extents
+from tilewright.graph.ir import LIBRARY, Attr, Graph, Node, TensorType, Value
+from tilewright.kernels import PRODUCT_DTYPES
 
 FORWARD = "aten.convolution.default"
 BACKWARD = "aten.convolution_backward.default"
+_OPERANDS = {
+    "forward": ("input", "weight"),
+    "weight": ("output", "input"),
+    "input": ("output", "weight"),
+}
 
 
 @dataclass(frozen=True, slots=True)
-class CallConvolutions:
-    """Turn convolution formulas into library calls; gradients of one convolution share a call."""
+class PlaceConvolutions:
+    """Turn convolution formulas into products, or library calls where these are allowed and faster;
+    gradients of one convolution share a call."""
 
-    name: str = "call_convolutions"
+    library: bool = True
+    name: str = "place_convolutions"
     needs: tuple[str, ...] = ()
     ensures: tuple[str, ...] = ()
 
     def __call__(self, graph: Graph) -> Graph:
-        """Formulas that are convolutions --> library nodes with the same results."""
+        """Formulas that are convolutions --> products and library nodes with the same results."""
         found = dict(_find(graph))
+        if not self.library:
+            found = {name: one for name, one in found.items() if self._is_product(one)}
         if not found:
             return graph
         builder = Builder.extending(replace(graph, nodes=()))
@@ -54,15 +53,32 @@ class CallConvolutions:
             one = found.get(node.outputs[0].name)
             if one is None:
                 builder.nodes.append(node)
-            elif one.kind == "weight" and _few_positions(one.convolution):
-                builder.nodes.extend(_as_product(builder, one))
-                done.add(one.node.output.name)
+            elif self._is_product(one):
+                first, second = _OPERANDS[one.kind]
+                operands = one.values[first], one.values[second]
+                multiply(builder, one.convolution, *operands, one.node.output, one.node.origin)
             elif one.node.output.name not in done:
-                halves = [one, *_partners(one, found, done)]
+                halves = [one, *self._partners(one, found, done)]
                 known = [other.values for other in found.values() if one.pairs_with(other)]
                 builder.nodes.append(_call(builder, halves, known))
                 done.update(half.node.output.name for half in halves)
         return sort(builder.finish(graph.outputs, graph.updates))
+
+    def _is_product(self, one: "_Found") -> bool:
+        """Say whether a convolution is computed as a product of matrices."""
+        c = one.convolution
+        if not is_product(c):
+            return False
+        if not self.library:
+            return one.node.output.type.dtype in PRODUCT_DTYPES
+        return c.kind == "weight" and _few_positions(c)
+
+    def _partners(
+        self, one: "_Found", found: Mapping[str, "_Found"], done: set[str]
+    ) -> list["_Found"]:
+        others = (other for name, other in found.items() if name not in done and other is not one)
+        paired = (other for other in others if one.pairs_with(other))
+        return [other for other in paired if not self._is_product(other)][:1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,70 +118,16 @@ def _find(graph: Graph) -> Iterator[tuple[str, _Found]]:
             yield node.output.name, _Found(node, made, values)
 
 
-def _partners(one: _Found, found: Mapping[str, _Found], done: set[str]) -> list[_Found]:
-    others = (other for name, other in found.items() if name not in done and other is not one)
-    paired = (other for other in others if one.pairs_with(other))
-    return [o for o in paired if o.kind != "weight" or not _few_positions(o.convolution)][:1]
-
-
 def _few_positions(c: Convolution) -> bool:
-    """Say whether a weight's gradient is better a product of matrices, windows laid side by side.
+    """Say whether a weight's gradient has far fewer positions than output channels.
 
-    Where positions are far fewer than output channels, the windows are small beside the gradient,
-    which a product writes where it belongs; a call would hand it over in memory of its own.
+    A product writes it where it belongs; a call would hand it over in memory of its own.
     """
     x, w, y = c.shapes
     positions = x[0]
     for extent in y[2:]:
         positions *= extent
     return c.groups == 1 and 2 * positions <= w[0]
-
-
-def _as_product(builder: Builder, one: _Found) -> tuple[Node, ...]:
-    """The gradient of a weight, as windows and a product of matrices.
-
-    ::
-
-        dk[o, c, i, j] += dy[n, o, h, w] * x[n, c, h*s+i*d-p, w*s+j*d-p]
-        -->  windows[c, i, j, n, h, w] = x[n, c, h*s+i*d-p, w*s+j*d-p] ?? 0
-             dk[o, c, i, j] += dy[n, o, h, w] * windows[c, i, j, n, h, w]
-    """
-    c, node = one.convolution, one.node
-    x, w, y = c.shapes
-    taps = tuple(Loop(f"k{d}", extent) for d, extent in enumerate(w[2:]))
-    places = tuple(Loop(f"h{d}", extent) for d, extent in enumerate(y[2:]))
-    n, channel, o = Loop("n", x[0]), Loop("c", x[1]), Loop("o", w[0])
-    loops = (channel, *taps, n, *places)
-    index = tuple(Sym(loop.name) for loop in loops)
-    spatial: list[Expr] = []
-    for d, (tap, place) in enumerate(zip(taps, places, strict=True)):
-        at = call("mul", Sym(place.name), c.stride[d])
-        tapped = call("mul", Sym(tap.name), c.dilation[d])
-        spatial.append(call("sub", call("add", at, tapped), c.padding[d]))
-    read = Read("x", (Sym("n"), Sym("c"), *spatial), Const(0.0))
-    dtype = node.output.type.dtype
-    type_ = TensorType(tuple(loop.extent for loop in loops), dtype)
-    extents = static_extents({loop.name: loop.extent for loop in loops})
-    value = simplify_indices(read, extents)
-    laid_out = normal(Formula(("x",), loops, index, "=", value, type_))
-    name = builder.fresh(f"{node.output.name}_windows")
-    windows = Value(name, type_)
-    out = (Sym("o"), Sym("c"), *(Sym(tap.name) for tap in taps))
-    dy = Read("dy", (Sym("n"), Sym("o"), *(Sym(place.name) for place in places)))
-    product = Formula(
-        ("dy", "windows"),
-        (o, channel, *taps, n, *places),
-        out,
-        "+=",
-        call("mul", dy, Read("windows", index)),
-        node.output.type,
-    )
-    inputs = (one.values["output"], windows)
-    origin = node.origin
-    return (
-        Node(FORMULA, (one.values["input"],), (windows,), formula=laid_out, origin=origin),
-        Node(FORMULA, inputs, (node.output,), formula=normal(product), origin=origin),
-    )
 
 
 def _call(builder: Builder, halves: list[_Found], known: Sequence[Mapping[str, Value]]) -> Node:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright.compiler.assemble import Assembled, Decision, assemble
-from tilewright.compiler.convolutions import CallConvolutions
+from tilewright.compiler.convolutions import PlaceConvolutions
 from tilewright.compiler.library import served
 from tilewright.compiler.mask_gradients import ExpandBesideMasks
 from tilewright.compiler.masks import AddMasks
@@ -26,10 +26,9 @@ from tilewright.runtime import Executable
 
 def passes(options: Options) -> tuple[Pass, ...]:
     """Return the passes of one compilation, in order."""
-    calls: tuple[Pass, ...] = (CallConvolutions(),) if options.library else ()
     simple = simplifications(served) if options.library else simplifications()
     masks: tuple[Pass, ...] = (AddMasks(), ExpandBesideMasks())
-    before = (*masks, *simple, *calls, SplitReductions())
+    before = (*masks, *simple, PlaceConvolutions(options.library), SplitReductions())
     return (*before, Fuse(), DeadCode()) if options.fuse else before
 
 

@@ -7,13 +7,26 @@ This package does not know a compiler, threads, or what a kernel is for.
 """
 
 from tilewright.kernels.contraction import DTYPES as PRODUCT_DTYPES
-from tilewright.kernels.contraction import SLICE, Product, emit_product, tiles
+from tilewright.kernels.contraction import (
+    LOOPS,
+    SLICE,
+    SPAN,
+    Product,
+    Role,
+    emit_product,
+    merged,
+    tiles,
+)
 from tilewright.kernels.emit import FLAGS, Emitted, choose_recipe, emit, emit_naive, read_together
 
 __all__ = [
     "FLAGS",
     "PRODUCT_DTYPES",
+    "LOOPS",
     "SLICE",
+    "SPAN",
+    "Role",
+    "merged",
     "Emitted",
     "Product",
     "choose_recipe",

@@ -1,4 +1,6 @@
-/* c[i, j] (+)= scale * sum over t of a[i, t] * b[t, j], for operands of any strides.
+/* c[i, j] (+)= scale * sum over t of a[i, t] * b[t, j].  Rows i, columns j and terms t may each run
+   through several loops, with strides of any kind: where an element lies is a sum of what its loops
+   add, so that a few offsets serve a whole block.  Convolutions are such products.
 
    A tile of ROWS x WIDE vectors of c is summed in registers: each step over t loads WIDE vectors of
    b and multiplies them by ROWS elements of a (Goto and van de Geijn, Anatomy of high-performance
@@ -31,12 +33,12 @@ typedef ELEMENT T;
 #define WIDE 2
 #endif
 #define LANES ((long)(VECTOR / sizeof(T)))
-#define SLICE 32                /* columns of b with one stride: a multiple of PANEL */
 #define PANEL (WIDE * LANES)    /* columns of a tile */
 #define COLUMNS (8 * PANEL)     /* columns of b that are packed at a time */
 #define GROUP 8                 /* tiles of rows of a that are packed at a time */
 #define DEPTH 256
 #define FAR 512                 /* rows further apart fall on the same sets of the first cache */
+#define LOOPS 16                /* of rows, columns or terms, at most */
 
 typedef T V __attribute__((vector_size(VECTOR), aligned(sizeof(T)), may_alias));
 #define inlined static inline __attribute__((always_inline))
@@ -44,9 +46,9 @@ typedef T V __attribute__((vector_size(VECTOR), aligned(sizeof(T)), may_alias));
 
 inlined long least(long a, long b) { return a < b ? a : b; }
 
-/* One tile; rows and wide are known where it is called. */
+/* One tile; rows and wide are known where it is called.  cj: from a vector of c to the next. */
 inlined void tile(const int rows, const int wide, long depth, const T *a, long ai, long at,
-                  const T *b, long bt, T *c, long ci, T scale, int more) {
+                  const T *b, long bt, T *c, long ci, long cj, T scale, int more) {
   V sum[ROWS][WIDE];
   unrolled for (int i = 0; i < rows; i++) unrolled for (int j = 0; j < wide; j++) sum[i][j] = (V){};
   for (long t = 0; t < depth; t++) {
@@ -58,7 +60,7 @@ inlined void tile(const int rows, const int wide, long depth, const T *a, long a
     }
   }
   unrolled for (int i = 0; i < rows; i++) unrolled for (int j = 0; j < wide; j++) {
-    V *to = (V *)(c + i * ci + j * LANES);
+    V *to = (V *)(c + i * ci + j * cj);
     if (scale != 1) sum[i][j] *= scale;
     if (more) *to += sum[i][j];
     else *to = sum[i][j];
@@ -67,41 +69,101 @@ inlined void tile(const int rows, const int wide, long depth, const T *a, long a
 
 #define CASE(R, W) \
   case R * 4 + W: \
-    if (R <= ROWS && W <= WIDE) tile(R, W, depth, a, ai, at, b, bt, c, ci, scale, more); \
+    if (R <= ROWS && W <= WIDE) tile(R, W, depth, a, ai, at, b, bt, c, ci, cj, scale, more); \
     break;
 #define CASES(R) CASE(R, 1) CASE(R, 2)
 
-static void any_tile(long rows, long wide, long depth, const T *a, long ai, long at, const T *b,
-                     long bt, T *c, long ci, T scale, int more) {
+static __attribute__((noinline)) void any_tile(long rows, long wide, long depth, const T *a,
+                                               long ai, long at, const T *b, long bt, T *c,
+                                               long ci, long cj, T scale, int more) {
   switch (rows * 4 + wide) {
     CASES(1) CASES(2) CASES(3) CASES(4) CASES(5) CASES(6) CASES(7)
     CASES(8) CASES(9) CASES(10) CASES(11) CASES(12) CASES(13) CASES(14)
   }
 }
 
-/* p[t * step + j] = x[t * xt + j * xj] for j < n.  What lies from there to the next multiple of
-   LANES is overwritten with anything.  room: how many columns there are to read. */
-static void pack(long depth, long n, long room, const T *x, long xt, long xj, T *p, long step) {
-  long t = 0;
-  if (xj == 1) {
-    const long width = (n + LANES - 1) / LANES * LANES;
-    const long whole = width <= room ? width : n / LANES * LANES;
-    for (; t < depth; t++) {
-      for (long j = 0; j < whole; j += LANES) *(V *)(p + t * step + j) = *(const V *)(x + t * xt + j);
-      for (long j = whole; j < n; j++) p[t * step + j] = x[t * xt + j];
+/* Where `count` steps through some loops lie in two operands, from step `from` on.  loops: how many
+   there are, then the extent of each and its strides in the two, outermost first.  Returns whether
+   the innermost makes them all. */
+static int walk(const long *loops, long from, long count, int *one, int *two) {
+  const long n = loops[0], *last = loops + 3 * n - 2;
+  long at[LOOPS], x = 0, y = 0;
+  for (long k = n, rest = from; k-- > 0;) {
+    const long *loop = loops + 3 * k + 1;
+    at[k] = rest;
+    if (k) at[k] = rest % loop[0], rest /= loop[0];
+    x += at[k] * loop[1];
+    y += at[k] * loop[2];
+  }
+  const int all = last[0] - at[n - 1] >= count;
+  for (long i = 0; i < count;) {
+    const long run = least(count - i, last[0] - at[n - 1]);
+    const int first = x, second = y, step = last[1], other = last[2];
+    for (long k = 0; k < run; k++) one[i + k] = first + (int)k * step;
+    for (long k = 0; k < run; k++) two[i + k] = second + (int)k * other;
+    i += run;
+    if (i == count) break;
+    x -= at[n - 1] * last[1];
+    y -= at[n - 1] * last[2];
+    at[n - 1] = 0;
+    for (long k = n - 1; k-- > 0;) {                    /* carry */
+      const long *loop = loops + 3 * k + 1, turn = ++at[k] == loop[0] ? 1 - loop[0] : 1;
+      x += turn * loop[1];
+      y += turn * loop[2];
+      if (turn == 1) break;
+      at[k] = 0;
     }
+  }
+  return all;
+}
+
+/* Whether n offsets lie `step` apart. */
+static int even(const int *x, long n, long step) {
+  int found = 1;
+  for (long k = 1; k < n; k++) found &= x[k] - x[k - 1] == step;
+  return found;
+}
+
+/* p[t * step + j] = x[xt[t] + xj[j]] for j < n.  What lies from there to the next multiple of
+   LANES, and LANES elements behind the last, may be overwritten with anything.  end: of what may be
+   read. */
+static void pack(long depth, long n, const T *x, const int *xt, const int *xj, T *restrict p,
+                 long step, const T *end) {
+  int start[PANEL + 1] = {0}, last = xt[0];             /* start: of columns that lie together */
+  const int row = even(xj, n, 1);
+  long runs = 1;
+  for (long j = 1; j < n && !row && runs * 4 <= n; j++)
+    if (xj[j] != xj[j - 1] + 1) start[runs++] = j;
+  start[runs] = n;
+  for (long t = 1; t < depth; t++) last = xt[t] > last ? xt[t] : last;
+  if (n == PANEL && row && x + last + xj[0] + PANEL <= end) {
+    for (long t = 0; t < depth; t++)
+      unrolled for (int j = 0; j < PANEL; j += LANES)
+        *(V *)(p + t * PANEL + j) = *(const V *)(x + xt[t] + xj[0] + j);
     return;
   }
+  if (row || runs * 4 <= n) {
+    /* Whole vectors are copied: what is too much is overwritten by the next ones. */
+    for (long t = 0; t < depth; t++)
+      for (long r = 0; r < runs; r++) {
+        const T *from = x + xt[t] + xj[start[r]] - start[r];
+        for (long j = start[r]; j < start[r + 1]; j += LANES)
+          if (from + j + LANES <= end) *(V *)(p + t * step + j) = *(const V *)(from + j);
+          else
+            for (long k = j; k < least(j + LANES, start[r + 1]); k++) p[t * step + k] = from[k];
+      }
+    return;
+  }
+  for (long t = 0; t < depth;) {
 #if VECTOR == 64 && SINGLE && !defined(__clang__)
-  typedef int Lanes __attribute__((vector_size(VECTOR)));
-  const Lanes low = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23};
-  const Lanes high = {8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-  if (xt == 1)                                          /* 16 x 16 elements are turned in registers */
-    for (; t + 16 <= depth; t += 16)
+    typedef int Lanes __attribute__((vector_size(VECTOR)));
+    const Lanes low = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23};
+    const Lanes high = {8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+    if (t + 16 <= depth && even(xt + t, 16, 1)) {       /* 16 x 16 elements, turned in registers */
       for (long j = 0; j < n; j += 16) {
         V r[16], s[16];
         unrolled for (int i = 0; i < 16; i++)
-          r[i] = j + i < n ? *(const V *)(x + t + (j + i) * xj) : (V){};
+          r[i] = j + i < n ? *(const V *)(x + xt[t] + xj[j + i]) : (V){};
 #define SHUFFLE(to, from)                                           \
   unrolled for (int i = 0; i < 8; i++) {                            \
     to[2 * i] = __builtin_shuffle(from[i], from[i + 8], low);       \
@@ -110,56 +172,85 @@ static void pack(long depth, long n, long room, const T *x, long xt, long xj, T 
         SHUFFLE(s, r) SHUFFLE(r, s) SHUFFLE(s, r) SHUFFLE(r, s)
         unrolled for (int i = 0; i < 16; i++) *(V *)(p + (t + i) * step + j) = r[i];
       }
+      t += 16;
+      continue;
+    }
 #endif
-  for (; t < depth; t++)
-    for (long j = 0; j < n; j++) p[t * step + j] = x[t * xt + j * xj];
+    for (const long stop = least(depth, t + 16); t < stop; t++) {
+      const T *row = x + xt[t];
+      for (long j = 0; j < n; j++) p[t * step + j] = row[xj[j]];
+    }
+  }
 }
 
-/* rows x columns elements of a product: the strides of a are ai, at; of c ci and 1; of b bt, bj, and
-   bp from every SLICE columns to the next. */
-void NAME(long rows, long columns, long length, const T *a, long ai, long at, const T *b, long bt,
-          long bj, long bp, T *c, long ci, T scale) {
-  T right[DEPTH * COLUMNS + LANES] __attribute__((aligned(VECTOR)));
-  T left[GROUP * ROWS * DEPTH + LANES] __attribute__((aligned(VECTOR)));
+/* Rows from top to bottom, columns from left to right of a product whose loops are `down`, `across`
+   and, of the terms, `along`; their strides are those in (a, c), (b, c) and (a, b). */
+void NAME(const long *down, const long *across, const long *along, long top, long bottom, long left,
+          long right, const T *a, const T *b, T *c, const T *a_end, const T *b_end, T scale) {
+  T packed_b[DEPTH * COLUMNS + LANES] __attribute__((aligned(VECTOR)));
+  T packed_a[GROUP * ROWS * DEPTH + LANES] __attribute__((aligned(VECTOR)));
   T rest[ROWS * PANEL];
-  const long tiles = (rows + ROWS - 1) / ROWS;          /* of equal heights, give or take one row */
-  /* Memory holds rows of b as tiles want them; but where many tiles read rows that are far apart. */
-  const int dense = bj == 1 && (rows <= 2 * ROWS || bt < FAR);
-  for (long n = 0; n < columns; n += COLUMNS) {
-    const long some = least(columns - n, COLUMNS);
-    const int turned = some > 2 * PANEL && (at == 1 ? ai : at) >= FAR;
+  int ai[GROUP * ROWS], ci[GROUP * ROWS], bj[COLUMNS], cj[COLUMNS], at[DEPTH], bt[DEPTH];
+  const long rows = bottom - top, tiles = (rows + ROWS - 1) / ROWS;
+  long length = 1;
+  for (long k = 0; k < along[0]; k++) length *= along[3 * k + 1];
+  for (long n = left; n < right; n += COLUMNS) {
+    const long some = least(right - n, COLUMNS);
+    const int equal = walk(across, n, some, bj, cj);
+    const int near_b = equal && across[3 * across[0] - 1] == 1;
+    const int near_c = equal && across[3 * across[0]] == 1;
     for (long t = 0; t < length; t += DEPTH) {
       const long depth = least(length - t, DEPTH);
+      const int equal = walk(along, t, depth, at, bt);
+      const long step_a = depth > 1 ? at[1] - at[0] : 1, step_b = depth > 1 ? bt[1] - bt[0] : 1;
+      const int steady = equal || even(at, depth, step_a);
+      /* Memory holds rows of b as tiles want them; but where many tiles read rows that are far
+         apart. */
+      const int dense = (rows <= 2 * ROWS || __builtin_labs(step_b) < FAR) &&
+                        (equal || even(bt, depth, step_b));
+      int direct[COLUMNS / PANEL];                      /* panels of b that are not packed */
       for (long j = 0; j < some; j += PANEL) {
         const long have = least(some - j, PANEL), width = (have + LANES - 1) / LANES * LANES;
-        if (!dense || have != width)
-          pack(depth, have, columns - n - j, b + t * bt + (n + j) / SLICE * bp + (n + j) % SLICE * bj,
-               bt, bj, right + j * depth, width);
+        direct[j / PANEL] = dense && have == width && (near_b || even(bj + j, have, 1));
+        if (!direct[j / PANEL])
+          pack(depth, have, b, bt, bj + j, packed_b + j * depth, width, b_end);
       }
       for (long group = 0; group < tiles; group += GROUP) {
-        const long end = least(group + GROUP, tiles);
+        const long end = least(group + GROUP, tiles), first = top + rows * group / tiles;
+        const long count = top + rows * end / tiles - first;
+        const int equal = walk(down, first, count, ai, ci);
+        const long next_a = count > 1 ? ai[1] - ai[0] : 1, next_c = count > 1 ? ci[1] - ci[0] : 1;
+        const int in_step = equal || even(ci, count, next_c);
+        const int far = __builtin_labs(step_a == 1 ? next_a : step_a) >= FAR;
+        const int turned =
+            !steady || !(equal || even(ai, count, next_a)) || (far && some > 2 * PANEL);
         if (turned)
           for (long q = group; q < end; q++) {
-            const long i = rows * q / tiles, high = rows * (q + 1) / tiles - i;
-            pack(depth, high, rows - i, a + i * ai + t * at, at, ai,
-                 left + (q - group) * ROWS * depth, high);
+            const long i = top + rows * q / tiles - first;
+            const long high = top + rows * (q + 1) / tiles - first - i;
+            pack(depth, high, a, at, ai + i, packed_a + (q - group) * ROWS * depth, high, a_end);
           }
         for (long j = 0; j < some; j += PANEL) {
           const long have = least(some - j, PANEL), width = (have + LANES - 1) / LANES * LANES;
-          const int direct = dense && have == width;
-          const T *y = direct ? b + t * bt + (n + j) / SLICE * bp + (n + j) % SLICE
-                              : right + j * depth;
+          const T *y = direct[j / PANEL] ? b + bt[0] + bj[j] : packed_b + j * depth;
+          const long step = direct[j / PANEL] ? step_b : width;
+          const long next = width > LANES ? cj[j + LANES] - cj[j] : LANES;
+          int whole = in_step && have == width;
+          for (long k = 0; k < width && whole && !near_c; k += LANES)
+            whole = even(cj + j + k, LANES, 1);
           for (long q = group; q < end; q++) {
-            const long i = rows * q / tiles, high = rows * (q + 1) / tiles - i;
-            const T *x = turned ? left + (q - group) * ROWS * depth : a + i * ai + t * at;
-            T *to = c + i * ci + n + j;
-            any_tile(high, width / LANES, depth, x, turned ? 1 : ai, turned ? high : at, y,
-                     direct ? bt : width, have == width ? to : rest, have == width ? ci : PANEL,
-                     scale, have == width && t);
-            if (have != width)
+            const long i = top + rows * q / tiles - first;
+            const long high = top + rows * (q + 1) / tiles - first - i;
+            const T *x = turned ? packed_a + (q - group) * ROWS * depth : a + ai[i] + at[0];
+            any_tile(high, width / LANES, depth, x, turned ? 1 : next_a, turned ? high : step_a, y,
+                     step, whole ? c + ci[i] + cj[j] : rest, whole ? next_c : PANEL,
+                     whole ? next : LANES, scale, whole && t);
+            if (!whole)
               for (long r = 0; r < high; r++)
-                for (long s = 0; s < have; s++)
-                  to[r * ci + s] = t ? to[r * ci + s] + rest[r * PANEL + s] : rest[r * PANEL + s];
+                for (long s = 0; s < have; s++) {
+                  T *to = c + ci[i + r] + cj[j + s];
+                  *to = t ? *to + rest[r * PANEL + s] : rest[r * PANEL + s];
+                }
           }
         }
       }

@@ -1,9 +1,10 @@
 """The contraction recipe: a matrix product of strided operands, cut into equal blocks.
 
-The idea: `contraction.c` holds one function that multiplies a block of any strides, with tiles that
-are summed in registers; it is compiled once a machine.  A contraction's own kernel is a few lines
-that say which block belongs to which part.  The sum of an element has one order, whatever the
-blocks, so neither their number nor that of threads is seen in the result.
+The idea: `contraction.c` holds one function that multiplies a block whose rows, columns and terms
+run through loops of any strides, with tiles that are summed in registers; it is compiled once a
+machine.  A contraction's own kernel is a few lines that say which block belongs to which part.  The
+sum of an element has one order, whatever the blocks, so neither their number nor that of threads is
+seen in the result.
 
 This module does not know whether a library would be faster.
 """
@@ -19,35 +20,57 @@ from tilewright.kernels.emit import PARTS, Emitted
 
 DTYPES = (F32, F64)
 SLICE = 32  # columns of a block come in multiples of it: of a tile's width on any machine
+SPAN = 2**31  # elements that a tensor has less than, from the first to the last
 WIDEST = 256  # columns that are packed at a time
+LOOPS = 16  # that rows, columns or terms run through, at most
 PART_FLOPS = 1_000_000  # below, a part is not worth a thread's attention
 _TEXT = Path(__file__).with_suffix(".c")
 
 
+Batch = tuple[tuple[int, int, int, int], ...]
+"""Loops of all three tensors, outermost first: the extent, and the strides in a, b and c."""
+Role = tuple[tuple[int, int, int], ...]
+"""Loops of two of the tensors: the extent, and the strides in the two."""
+
+
 @dataclass(frozen=True, slots=True)
 class Product:
-    """`c[b.., i, j] = scale * sum over t of a[b.., i, t] * b[b.., t, j]` in one element type.
+    """`c[batch, row, column] = scale * sum over terms of a[batch, row, term] * b[batch, term,
+    column]` in one element type.
 
-    No extent is 0.  batch: extents.  a, b, c: strides in elements, of the batch dims and then of
-    the two others; the last one of c is 1, or there is one column.  slice_: how far it is in b from
-    every SLICE columns to the next, where that is another stride.
+    No extent is 0.  rows: with strides in a and c; columns: in b and c; terms: in a and b; strides
+    are in elements, and no tensor spans SPAN of them.  At most LOOPS loops play a part.
     """
 
     dtype: DType
-    batch: tuple[int, ...]
-    rows: int
-    columns: int
-    length: int
-    a: tuple[int, ...]
-    b: tuple[int, ...]
-    c: tuple[int, ...]
+    batch: Batch
+    rows: Role
+    columns: Role
+    terms: Role
     scale: float = 1.0
-    slice_: int | None = None
 
     @property
     def flops(self) -> int:
         """Products and sums."""
-        return 2 * volume(self.batch) * self.rows * self.columns * self.length
+        return 2 * count(self.batch) * count(self.rows) * count(self.columns) * count(self.terms)
+
+
+def count(loops: Batch | Role) -> int:
+    """Return how many iterations some loops have."""
+    return volume([extent for extent, *_ in loops])
+
+
+def merged(role: Role) -> Role:
+    """Return the same loops in as few as there can be: two are one where strides go on."""
+    made: list[tuple[int, int, int]] = []
+    for extent, one, two in role:
+        if extent == 1:
+            continue
+        if made and made[-1][1:] == (one * extent, two * extent):
+            made[-1] = (made[-1][0] * extent, one, two)
+        else:
+            made.append((extent, one, two))
+    return tuple(made) or ((1, 0, 0),)
 
 
 @functools.cache
@@ -62,37 +85,42 @@ def tiles(dtype: DType) -> tuple[str, str]:
 
 def emit_product(product: Product) -> Emitted:
     """Return the kernel of a matrix product; `tiles` gives the function that it calls."""
+    roles = {
+        "rows": merged(product.rows),
+        "columns": merged(product.columns),
+        "terms": merged(product.terms),
+    }
     down, across = _cut(product)
     function, _ = tiles(product.dtype)
-    units = volume(product.batch) * down * across
-    c, panels = product.dtype.c, -(-product.columns // SLICE)
+    units, rows, panels = (
+        count(product.batch) * down * across,
+        count(product.rows),
+        -(-count(product.columns) // SLICE),
+    )
+    c = product.dtype.c
     inside = [f"long batch = u / {down * across};"] if product.batch else []
     starts = ["p0", "p1", "p2"]
     for at in reversed(range(len(product.batch))):
-        here = f"batch % {product.batch[at]}" if at else "batch"
-        inside.append(f"const long b{at} = {here};")
-        inside += [f"batch /= {product.batch[at]};"] if at else []
-        for k, strides in enumerate((product.a, product.b, product.c)):
-            starts[k] += f" + b{at} * {strides[at]}"
-    (ai, at_), (bt, bj), (ci, _) = (s[-2:] for s in (product.a, product.b, product.c))
-    bp = SLICE * bj if product.slice_ is None else product.slice_
+        extent, *strides = product.batch[at]
+        inside.append(f"const long b{at} = {f'batch % {extent}' if at else 'batch'};")
+        inside += [f"batch /= {extent};"] if at else []
+        starts = [f"{start} + b{at} * {step}" for start, step in zip(starts, strides, strict=True)]
     inside += [
         f"const long r = u / {across} % {down}, s = u % {across};",
-        f"const long i = {product.rows} * r / {down}, low = {product.rows} * (r + 1) / {down};",
-        f"const long j = {panels} * s / {across} * {SLICE};",
         f"const long end = {panels} * (s + 1) / {across} * {SLICE};",
-        f"const long right = end < {product.columns} ? end : {product.columns};",
-        f"{function}(low - i, right - j, {product.length},",
-        f"    {starts[0]} + i * {ai}, {ai}, {at_},",
-        f"    {starts[1]} + j / {SLICE} * {bp}, {bt}, {bj}, {bp},",
-        f"    {starts[2]} + i * {ci} + j, {ci}, {product.scale!r});",
+        f"{function}(rows, columns, terms, {rows} * r / {down}, {rows} * (r + 1) / {down},",
+        f"    {panels} * s / {across} * {SLICE},",
+        f"    end < {count(product.columns)} ? end : {count(product.columns)},",
+        *(f"    {start}," for start in starts),
+        f"    p0 + {_reach(product, 0)}, p1 + {_reach(product, 1)}, {product.scale!r});",
     ]
     lines = [
         f"/* {_described(product)} */",
-        f"extern void {function}(long, long, long, const {c} *, long, long,",
-        f"    const {c} *, long, long, long, {c} *, long, {c});",
+        f"extern void {function}(const long *, const long *, const long *, long, long, long, long,",
+        f"    const {c} *, const {c} *, {c} *, const {c} *, const {c} *, {c});",
         "int KERNEL(char **p, long part, long parts)",
         "{",
+        *(f"    {_table(name, role)}" for name, role in roles.items()),
         f"    const {c} *p0 = (const {c} *)p[0], *p1 = (const {c} *)p[1];",
         f"    {c} *p2 = ({c} *)p[2];",
         f"    for (long u = {units} * part / parts; u < {units} * (part + 1) / parts; u++) {{",
@@ -110,24 +138,39 @@ def emit_product(product: Product) -> Emitted:
     )
 
 
+def _table(name: str, role: Role) -> str:
+    """Return a role's loops as `contraction.c` takes them."""
+    numbers = [len(role), *(number for loop in role for number in loop)]
+    return f"static const long {name}[] = {{{', '.join(map(str, numbers))}}};"
+
+
+def _reach(product: Product, operand: int) -> int:
+    """Return how far behind the first element of an operand the last one ends that is read."""
+    role = (product.rows, product.columns)[operand]
+    loops = [(batch[0], batch[1 + operand]) for batch in product.batch]
+    loops += [(extent, step) for extent, step, _ in role]
+    loops += [(loop[0], loop[1 + operand]) for loop in product.terms]
+    return 1 + sum((extent - 1) * max(step, 0) for extent, step in loops)
+
+
 def _cut(product: Product) -> tuple[int, int]:
     """Return into how many blocks rows and columns are cut: enough for all threads, but so that
     what is packed of an operand serves many tiles."""
-    batch = volume(product.batch)
+    batch, rows, columns = count(product.batch), count(product.rows), count(product.columns)
     wanted = max(1, min(PARTS, product.flops // PART_FLOPS))
-    across = -(-product.columns // WIDEST)
-    down = max(1, min(-(-wanted // (batch * across)), product.rows // 64))
+    across = -(-columns // WIDEST)
+    down = max(1, min(-(-wanted // (batch * across)), rows // 64))
     if batch * across * down < wanted:
-        across = max(across, min(-(-wanted // (batch * down)), product.columns // 64))
+        across = max(across, min(-(-wanted // (batch * down)), columns // 64))
     return down, across
 
 
 def _bytes(product: Product) -> int:
-    m, n, k = product.rows, product.columns, product.length
-    return volume(product.batch) * (m * k + k * n + m * n) * product.dtype.bytes
+    m, n, k = count(product.rows), count(product.columns), count(product.terms)
+    return count(product.batch) * (m * k + k * n + m * n) * product.dtype.bytes
 
 
 def _described(product: Product) -> str:
-    batch = "".join(f"{extent} x " for extent in product.batch)
-    shape = f"[{product.rows}, {product.length}] @ [{product.length}, {product.columns}]"
-    return f"{batch}{shape} {product.dtype.name}"
+    batch = "".join(f"{extent} x " for extent, *_ in product.batch)
+    m, n, k = count(product.rows), count(product.columns), count(product.terms)
+    return f"{batch}[{m}, {k}] @ [{k}, {n}] {product.dtype.name}"
