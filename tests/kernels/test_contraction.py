@@ -31,6 +31,7 @@ def products() -> list[Product]:
     made = [
         product((), 1, 1, 1),
         product((), 130, 300, 600),
+        product((), 112, 300, 600),
         product((), 130, 300, 600, "TT"),
         product((2,), 40, 33, 257),
     ]

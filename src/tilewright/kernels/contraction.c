@@ -37,6 +37,8 @@ typedef ELEMENT T;
 #define COLUMNS (8 * PANEL)     /* columns of b that are packed at a time */
 #define GROUP 8                 /* tiles of rows of a that are packed at a time */
 #define DEPTH 256
+#define HEAP (ROWS * DEPTH + LANES)  /* a packed tile of a, and what its last vector overwrites */
+#define CHUNK 32                /* steps that tiles of a are packed for in turn: they share lines */
 #define FAR 512                 /* rows further apart fall on the same sets of the first cache */
 #define LOOPS 16                /* of rows, columns or terms, at most */
 
@@ -124,34 +126,44 @@ static int even(const int *x, long n, long step) {
   return found;
 }
 
-/* p[t * step + j] = x[xt[t] + xj[j]] for j < n.  What lies from there to the next multiple of
-   LANES, and LANES elements behind the last, may be overwritten with anything.  end: of what may be
-   read. */
+/* p[t * step + j] = x[xt[t] + j] for j < n, so many bytes at a time: not more than there are. */
+#define COPY(BYTES)                                                                              \
+  typedef char Bytes##BYTES __attribute__((vector_size(BYTES), aligned(1), may_alias));          \
+  inlined void copy##BYTES(long depth, long n, const T *x, const int *xt, T *restrict p,         \
+                           long step) {                                                          \
+    const long size = n * sizeof(T);                                                             \
+    for (long t = 0; t < depth; t++) {                                                           \
+      const char *from = (const char *)(x + xt[t]);                                              \
+      char *to = (char *)(p + t * step);                                                         \
+      for (long k = 0; k + BYTES <= size; k += BYTES)                                            \
+        *(Bytes##BYTES *)(to + k) = *(const Bytes##BYTES *)(from + k);                           \
+      if (size % BYTES)                                                                          \
+        *(Bytes##BYTES *)(to + size - BYTES) = *(const Bytes##BYTES *)(from + size - BYTES);     \
+    }                                                                                            \
+  }
+COPY(4) COPY(8) COPY(16) COPY(32) COPY(64)
+
+/* p[t * step + j] = x[xt[t] + xj[j]] for j < n; what lies from there to the next multiple of LANES
+   may be overwritten with anything. */
 static void pack(long depth, long n, const T *x, const int *xt, const int *xj, T *restrict p,
-                 long step, const T *end) {
-  int start[PANEL + 1] = {0}, last = xt[0];             /* start: of columns that lie together */
+                 long step) {
+  int start[PANEL + 1] = {0};                           /* of columns that lie together */
   const int row = even(xj, n, 1);
   long runs = 1;
   for (long j = 1; j < n && !row && runs * 4 <= n; j++)
     if (xj[j] != xj[j - 1] + 1) start[runs++] = j;
   start[runs] = n;
-  for (long t = 1; t < depth; t++) last = xt[t] > last ? xt[t] : last;
-  if (n == PANEL && row && x + last + xj[0] + PANEL <= end) {
-    for (long t = 0; t < depth; t++)
-      unrolled for (int j = 0; j < PANEL; j += LANES)
-        *(V *)(p + t * PANEL + j) = *(const V *)(x + xt[t] + xj[0] + j);
-    return;
-  }
   if (row || runs * 4 <= n) {
-    /* Whole vectors are copied: what is too much is overwritten by the next ones. */
-    for (long t = 0; t < depth; t++)
-      for (long r = 0; r < runs; r++) {
-        const T *from = x + xt[t] + xj[start[r]] - start[r];
-        for (long j = start[r]; j < start[r + 1]; j += LANES)
-          if (from + j + LANES <= end) *(V *)(p + t * step + j) = *(const V *)(from + j);
-          else
-            for (long k = j; k < least(j + LANES, start[r + 1]); k++) p[t * step + k] = from[k];
-      }
+    for (long r = 0; r < runs; r++) {
+      const long j = start[r], count = start[r + 1] - j, size = count * sizeof(T);
+      const T *from = x + xj[j];
+      if (count == PANEL) copy64(depth, PANEL, from, xt, p + j, step);
+      else if (size >= 64) copy64(depth, count, from, xt, p + j, step);
+      else if (size >= 32) copy32(depth, count, from, xt, p + j, step);
+      else if (size >= 16) copy16(depth, count, from, xt, p + j, step);
+      else if (size >= 8) copy8(depth, count, from, xt, p + j, step);
+      else copy4(depth, count, from, xt, p + j, step);
+    }
     return;
   }
   for (long t = 0; t < depth;) {
@@ -186,9 +198,9 @@ static void pack(long depth, long n, const T *x, const int *xt, const int *xj, T
 /* Rows from top to bottom, columns from left to right of a product whose loops are `down`, `across`
    and, of the terms, `along`; their strides are those in (a, c), (b, c) and (a, b). */
 void NAME(const long *down, const long *across, const long *along, long top, long bottom, long left,
-          long right, const T *a, const T *b, T *c, const T *a_end, const T *b_end, T scale) {
+          long right, const T *a, const T *b, T *c, T scale) {
   T packed_b[DEPTH * COLUMNS + LANES] __attribute__((aligned(VECTOR)));
-  T packed_a[GROUP * ROWS * DEPTH + LANES] __attribute__((aligned(VECTOR)));
+  T packed_a[GROUP * HEAP] __attribute__((aligned(VECTOR)));
   T rest[ROWS * PANEL];
   int ai[GROUP * ROWS], ci[GROUP * ROWS], bj[COLUMNS], cj[COLUMNS], at[DEPTH], bt[DEPTH];
   const long rows = bottom - top, tiles = (rows + ROWS - 1) / ROWS;
@@ -213,7 +225,7 @@ void NAME(const long *down, const long *across, const long *along, long top, lon
         const long have = least(some - j, PANEL), width = (have + LANES - 1) / LANES * LANES;
         direct[j / PANEL] = dense && have == width && (near_b || even(bj + j, have, 1));
         if (!direct[j / PANEL])
-          pack(depth, have, b, bt, bj + j, packed_b + j * depth, width, b_end);
+          pack(depth, have, b, bt, bj + j, packed_b + j * depth, width);
       }
       for (long group = 0; group < tiles; group += GROUP) {
         const long end = least(group + GROUP, tiles), first = top + rows * group / tiles;
@@ -224,11 +236,12 @@ void NAME(const long *down, const long *across, const long *along, long top, lon
         const int far = __builtin_labs(step_a == 1 ? next_a : step_a) >= FAR;
         const int turned =
             !steady || !(equal || even(ai, count, next_a)) || (far && some > 2 * PANEL);
-        if (turned)
+        for (long s = 0; turned && s < depth; s += CHUNK)
           for (long q = group; q < end; q++) {
             const long i = top + rows * q / tiles - first;
             const long high = top + rows * (q + 1) / tiles - first - i;
-            pack(depth, high, a, at, ai + i, packed_a + (q - group) * ROWS * depth, high, a_end);
+            T *to = packed_a + (q - group) * HEAP + s * high;
+            pack(least(depth - s, CHUNK), high, a, at + s, ai + i, to, high);
           }
         for (long j = 0; j < some; j += PANEL) {
           const long have = least(some - j, PANEL), width = (have + LANES - 1) / LANES * LANES;
@@ -241,7 +254,7 @@ void NAME(const long *down, const long *across, const long *along, long top, lon
           for (long q = group; q < end; q++) {
             const long i = top + rows * q / tiles - first;
             const long high = top + rows * (q + 1) / tiles - first - i;
-            const T *x = turned ? packed_a + (q - group) * ROWS * depth : a + ai[i] + at[0];
+            const T *x = turned ? packed_a + (q - group) * HEAP : a + ai[i] + at[0];
             any_tile(high, width / LANES, depth, x, turned ? 1 : next_a, turned ? high : step_a, y,
                      step, whole ? c + ci[i] + cj[j] : rest, whole ? next_c : PANEL,
                      whole ? next : LANES, scale, whole && t);

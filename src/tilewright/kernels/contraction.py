@@ -22,6 +22,10 @@ DTYPES = (F32, F64)
 SLICE = 32  # columns of a block come in multiples of it: of a tile's width on any machine
 SPAN = 2**31  # elements that a tensor has less than, from the first to the last
 WIDEST = 256  # columns that are packed at a time
+TALL = 56  # rows of a block, at least: what is packed of b serves four tiles
+BLOCKS, BLOCK_FLOPS = 8, 128_000_000  # at least so many blocks, and none of many more operations
+EVEN = 4  # threads that share blocks evenly, if they can
+PACKING = 32  # products and sums that take as long as packing an element
 LOOPS = 16  # that rows, columns or terms run through, at most
 PART_FLOPS = 1_000_000  # below, a part is not worth a thread's attention
 _TEXT = Path(__file__).with_suffix(".c")
@@ -112,12 +116,12 @@ def emit_product(product: Product) -> Emitted:
         f"    {panels} * s / {across} * {SLICE},",
         f"    end < {count(product.columns)} ? end : {count(product.columns)},",
         *(f"    {start}," for start in starts),
-        f"    p0 + {_reach(product, 0)}, p1 + {_reach(product, 1)}, {product.scale!r});",
+        f"    {product.scale!r});",
     ]
     lines = [
         f"/* {_described(product)} */",
         f"extern void {function}(const long *, const long *, const long *, long, long, long, long,",
-        f"    const {c} *, const {c} *, {c} *, const {c} *, const {c} *, {c});",
+        f"    const {c} *, const {c} *, {c} *, {c});",
         "int KERNEL(char **p, long part, long parts)",
         "{",
         *(f"    {_table(name, role)}" for name, role in roles.items()),
@@ -144,25 +148,27 @@ def _table(name: str, role: Role) -> str:
     return f"static const long {name}[] = {{{', '.join(map(str, numbers))}}};"
 
 
-def _reach(product: Product, operand: int) -> int:
-    """Return how far behind the first element of an operand the last one ends that is read."""
-    role = (product.rows, product.columns)[operand]
-    loops = [(batch[0], batch[1 + operand]) for batch in product.batch]
-    loops += [(extent, step) for extent, step, _ in role]
-    loops += [(loop[0], loop[1 + operand]) for loop in product.terms]
-    return 1 + sum((extent - 1) * max(step, 0) for extent, step in loops)
-
-
 def _cut(product: Product) -> tuple[int, int]:
-    """Return into how many blocks rows and columns are cut: enough for all threads, but so that
-    what is packed of an operand serves many tiles."""
+    """Return into how many blocks rows and columns are cut: enough for all threads, an even number,
+    and so that little is packed: every block packs its columns of b, and its rows of a for every
+    WIDEST columns."""
     batch, rows, columns = count(product.batch), count(product.rows), count(product.columns)
-    wanted = max(1, min(PARTS, product.flops // PART_FLOPS))
-    across = -(-columns // WIDEST)
-    down = max(1, min(-(-wanted // (batch * across)), rows // 64))
-    if batch * across * down < wanted:
-        across = max(across, min(-(-wanted // (batch * down)), columns // 64))
-    return down, across
+    wanted = max(min(BLOCKS, product.flops // PART_FLOPS), product.flops // BLOCK_FLOPS)
+
+    def price(cut: tuple[int, int]) -> tuple[int, float]:
+        down, across = cut
+        units = batch * down * across
+        packed = down * columns + 2 * across * -(-columns // (across * WIDEST)) * rows
+        uneven = -(-units // EVEN) * EVEN / units
+        return max(0, wanted - units), (rows * columns + PACKING * packed) * uneven
+
+    most = max(1, PARTS // batch)
+    cuts = (
+        (down, across)
+        for down in range(1, max(1, min(most, rows // TALL)) + 1)
+        for across in range(1, max(1, min(most // down, columns // SLICE)) + 1)
+    )
+    return min(cuts, key=price)
 
 
 def _bytes(product: Product) -> int:
