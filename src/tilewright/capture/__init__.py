@@ -12,11 +12,15 @@ from tilewright.capture.coverage import BEYOND, Entry, core_coverage
 from tilewright.capture.entry import Captured, capture
 from tilewright.capture.functionalize import Functional, Prepared, functionalize, prepare_dynamo
 from tilewright.capture.importer import Imported, import_functional
+from tilewright.capture.mends import mend_torch
 from tilewright.capture.record import Computed, Input, Literal, Mutation, SameResult
 from tilewright.capture.replay import drawing_again, replay, run_library
 from tilewright.capture.restore import restore, write_back
 from tilewright.capture.symbols import Symbols, Varying, varying_of
 from tilewright.capture.watch import Watch
+
+# Now: Dynamo traces before it calls a back end, but looks its name up, and so imports us, first.
+mend_torch()
 
 __all__ = [
     "BEYOND",

@@ -86,7 +86,7 @@ def explain_control(account: str, where: Origin) -> TilewrightError | None:
             mend="return a copy: x.clone()",
         )
     if "Encountered input mutation" in account:
-        return writes(kind, "an operand that is written", where)
+        return writes(kind, where)
     if tested := _TEST.search(account):
         return ShapeError(
             "the test of a while does not give one truth value",
@@ -98,12 +98,12 @@ def explain_control(account: str, where: Origin) -> TilewrightError | None:
     return None
 
 
-def writes(kind: str, found: str, where: Origin) -> MutationError:
+def writes(kind: str, where: Origin) -> MutationError:
     """The error for a body that changes in place what it is given."""
     return MutationError(
         f"a body of a {kind} changes what it is given in place",
         expected="results that are returned",
-        found=found,
+        found="an operand that is written",
         where=where,
         mend="return the new value in place of writing it",
     )

@@ -29,11 +29,11 @@ _APPLY = torch.ops.higher_order.autograd_function_apply
 def open_custom_functions(module: fx.GraphModule) -> None:
     """Put forward and `custom_gradient` in the place of every call of a custom function."""
     for node in [node for node in module.graph.nodes if node.target is _APPLY]:
-        if node.kwargs.get("dirty_idx"):
+        if node.kwargs.get("dirty_idx") or _writes(attribute(module, node.args[0])):
             raise MutationError(
                 "a custom autograd.Function changes its argument in place",
                 expected="a forward that returns fresh tensors",
-                found="ctx.mark_dirty",
+                found="a result that is an argument, written to",
                 where=origin_of_meta(node.meta),
                 mend="compute a fresh tensor in its forward, or call it outside of what is"
                 " compiled",
@@ -45,14 +45,16 @@ def open_custom_functions(module: fx.GraphModule) -> None:
 def _open(module: fx.GraphModule, node: fx.Node) -> None:
     arguments = node.args[2:]
     returned, saved = copy_body(module, node, attribute(module, node.args[0]), arguments)
+    assert isinstance(node.args[1], fx.Node), "the backward is an attribute"
+    backward = str(node.args[1].target)
+    returned = _read_ones(module, node, backward, returned)
     (given,) = [n.args[0] for n in attribute(module, node.args[1]).graph.nodes if n.op == "output"]
     reached = [a for a, g in zip(arguments, given, strict=True) if isinstance(g, fx.Node)]
-    assert isinstance(node.args[1], fx.Node), "the backward is an attribute"
     without: Any = node.kwargs["non_differentiable_idx"]
     with module.graph.inserting_before(node):
         made = module.graph.call_function(
             carry_gradient,
-            (list(returned), list(reached), list(saved), str(node.args[1].target), tuple(without)),
+            (list(returned), list(reached), list(saved), backward, tuple(without)),
             {"asking": [a for a in arguments if isinstance(a, fx.Node)]},
         )
     made.meta = dict(node.meta)
@@ -60,6 +62,48 @@ def _open(module: fx.GraphModule, node: fx.Node) -> None:
         assert user.target is operator.getitem, f"{user} reads a function's results as a whole"
         user.replace_input_with(node, made)
     module.graph.erase_node(node)
+
+
+def _writes(forward: fx.GraphModule) -> bool:
+    """Say whether a forward writes to an argument and returns it: it had to mark that as dirty.
+
+    Torch 2.11 does not tell what is marked.
+    """
+    (output,) = [n for n in forward.graph.nodes if n.op == "output"]
+    for result in output.args[0][0]:
+        while isinstance(result, fx.Node) and (result.target == "view_as" or _written(result)):
+            result = _written(result) or result.args[0]
+        if isinstance(result, fx.Node) and result.op == "placeholder":
+            return any(_written(user) is result for user in result.users)
+    return False
+
+
+def _written(node: fx.Node) -> fx.Node | None:
+    """Return the operand that a node writes to, as its name says."""
+    name = str(getattr(node.target, "__name__", node.target))
+    first = node.args[0] if node.args else None
+    in_place = (name.endswith("_") and not name.startswith("_")) or node.kwargs.get("inplace")
+    found = first if in_place or name in _WRITERS else node.kwargs.get("out")
+    return found if isinstance(found, fx.Node) else None
+
+
+_WRITERS = frozenset({"setitem", "iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow"})
+
+
+def _read_ones(module: fx.GraphModule, node: fx.Node, backward: str, returned: Any) -> Any:
+    """Return the results without those at the end that nothing reads, the backward neither.
+
+    Torch 2.11 adds sizes and intermediates of the forward to what it returns.
+    """
+    read = {user.args[1] for user in node.users}
+    body = copy_module(getattr(module, backward))
+    tangents = [n for n in body.graph.nodes if n.op == "placeholder"][: len(returned)]
+    while tangents and len(tangents) - 1 not in read and not tangents[-1].users:
+        body.graph.erase_node(tangents.pop())
+    if len(tangents) < len(returned):
+        body.recompile()
+        setattr(module, backward, body)
+    return returned[: len(tangents)]
 
 
 def carry_gradient(

@@ -257,8 +257,7 @@ def _trace_body(body: fx.GraphModule, given: Sequence[torch.Tensor], flow: Flow)
     """Trace a body of control flow as a graph of its own, with gradients cut where eager would."""
     found = _survey_body(body, given, flow)
     if found.updated:
-        written = ", ".join(f"operand {at} is written" for at in found.updated)
-        raise writes(flow.kind, written, flow.origin)
+        raise writes(flow.kind, flow.origin)
     _stop_gradients(body, found)
     return _trace_bodies(body, _trace(body, given)[0])
 

@@ -31,6 +31,7 @@ _GOT = re.compile(r"got (?P<kind>\w+)\((?P<quote>['\"])(?P<said>.*?)(?P=quote)\)
 _FAKE = re.compile(r"FakeTensor\(\.\.\., size=\(([^)]*)\)(?:, dtype=torch\.(\w+))?")
 _PACKS = re.compile(r"function `(?:pack|pad_packed|pack_padded)_sequence`")
 _RAISED = re.compile(r"raised exception (.*)")
+_CONSTANT = re.compile(r"""ConstantVariable\(\w+: ('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^()]*)\)""")
 _LEVEL = re.compile(r"Expected FakeTensor, got <class 'torch\.Tensor'>")
 _PART = re.compile(r"^\s*(Explanation|Hint|Developer debug context): ?(.*)$", re.MULTILINE)
 # Hints that do not help the user of this package.
@@ -56,7 +57,7 @@ def explain(reason: Exception) -> TilewrightError | None:
         return CaptureError(
             "the function raises an exception while it is captured",
             expected="a function that returns for arguments of these shapes and types",
-            found=raised[1],
+            found=_exception(raised[1]),
             where=where,
             mend="call it uncompiled with the same arguments to see why it raises",
         )
@@ -84,6 +85,12 @@ def explain(reason: Exception) -> TilewrightError | None:
             mend="return the value in place of storing it in an attribute, list or dict",
         )
     return _untraceable(account, where)
+
+
+def _exception(text: str) -> str:
+    """Show an exception; torch 2.11 shows its arguments as it holds them itself."""
+    shown, held = _CONSTANT.subn(r"\1", text)
+    return re.sub(r"\(\[(.*)\]\)$", r"(\1)", shown) if held else text
 
 
 def _not_dynamos(reason: Exception, text: str) -> TilewrightError | None:
