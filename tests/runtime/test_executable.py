@@ -32,6 +32,8 @@ from tilewright.runtime import Executable
 
 from .programs import chain, f32, gather, kernel, linear_relu
 
+pytestmark = pytest.mark.usefixtures("any_parts")
+
 SUMS = """\
 program "sums" arena 0
 size n_0 37 from 2

@@ -24,6 +24,8 @@ from tilewright.program import (
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.segments import stretches_of
 
+pytestmark = pytest.mark.usefixtures("any_parts")
+
 N = 640
 OUTER, INNER, PARTS = 3, 4, 5
 

@@ -1,11 +1,15 @@
 """Barriers stand where memory says so, and nowhere else."""
 
+from dataclasses import replace
+
 import numpy as np
+import pytest
 
-from tilewright.program import Buffer, Launch, View, whole
-from tilewright.runtime.segments import barriers
+from tilewright.program import Buffer, Launch, Loop, View, whole
+from tilewright.runtime import segments
+from tilewright.runtime.segments import barriers, is_wide
 
-from .programs import f32
+from .programs import chain, f32
 
 X, W = Buffer("x", f32(8), "input"), Buffer("w", f32(8), "input")
 A, B = Buffer("a", f32(8), "arena"), Buffer("b", f32(8), "arena", offset=32)
@@ -55,6 +59,15 @@ def test_launches_of_one_part_share_a_thread_and_need_none_among_themselves() ->
     mixed = [launch("x", "a", 1), launch("a", "b", 1), launch("b", "y", 2)]
     assert barriers(mixed, BUFFERS) == [False, False, True]
     assert barriers([launch("x", "a", 2), launch("a", "b", 1)], BUFFERS) == [False, True]
+
+
+def test_a_team_meets_where_there_is_enough_to_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segments, "ENOUGH", 12)
+    assert is_wide(chain(4, 1000, parts=4))
+    assert not is_wide(chain(4, 1000, parts=3))
+    assert not is_wide(chain(20, 1000, parts=1))
+    short = chain(4, 1000, parts=3)
+    assert is_wide(replace(short, instructions=(Loop(short.instructions, 2),)))
 
 
 def test_halves_of_a_buffer_are_apart() -> None:

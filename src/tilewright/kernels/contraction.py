@@ -27,7 +27,7 @@ BLOCKS, BLOCK_FLOPS = 8, 128_000_000  # at least so many blocks, and none of man
 EVEN = 4  # threads that share blocks evenly, if they can
 PACKING = 32  # products and sums that take as long as packing an element
 LOOPS = 16  # that rows, columns or terms run through, at most
-PART_FLOPS = 1_000_000  # below, a part is not worth a thread's attention
+PART_FLOPS = 250_000  # below, a part is not worth a thread's attention
 _TEXT = Path(__file__).with_suffix(".c")
 
 

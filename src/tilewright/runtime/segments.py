@@ -199,9 +199,29 @@ def failure(stretch: Stretch, outcome: int) -> Exception:
     )
 
 
+ENOUGH = 32
+"""Parts, of about a microsecond each, that a team must share to be worth its meeting: what the
+threads wrote for each other has to move from core to core."""
+
+
 def is_wide(program: Program) -> bool:
-    """Say whether any launch is worth more than one thread."""
-    return any(isinstance(step, Launch) and step.parts > 1 for step in steps(program))
+    """Say whether any stretch is worth more than one thread."""
+    return any(_is_wide(stretch) for stretch in stretches_of(program))
+
+
+def _is_wide(items: Sequence[Instruction]) -> bool:
+    return _shared(items) >= ENOUGH
+
+
+def _shared(items: Sequence[Instruction]) -> int:
+    """Return how many parts of a stretch could be another thread's."""
+    total = 0
+    for item in items:
+        if isinstance(item, Loop):
+            total += item.count * _shared(item.body)
+        elif isinstance(item, Segment):
+            total += sum(launch.parts - 1 for launch in item.launches)
+    return total
 
 
 def tables(program: Program) -> str:
@@ -239,7 +259,8 @@ class Table:
     places: (buffer, offset) of each pointer.  rows: (kernel, first pointer, pointers, parts,
     barrier) of a launch; ("", level, row of the end, count, 0) where a loop begins, and ("", level,
     row of the begin, -1, 0) where it ends.  moves: for each pointer, by how many bytes it moves
-    with each of `depth` loops, of which `outer` are around the stretch.  launches: that of a row.
+    with each of `depth` loops, of which `outer` are around the stretch.  wide: worth a team.
+    launches: that of a row.
     """
 
     places: list[tuple[int, int]]
@@ -247,12 +268,8 @@ class Table:
     moves: list[int]
     depth: int
     outer: int
+    wide: bool
     launches: list[Launch | None]
-
-    @property
-    def wide(self) -> bool:
-        """Whether any launch is worth more than one thread."""
-        return any(launch is not None and launch.parts > 1 for launch in self.launches)
 
 
 def tabulate(
@@ -262,7 +279,7 @@ def tabulate(
     launches = _in_rows(stretch)
     deepest = (len(view.steps) for launch in launches if launch for view in launch.views)
     depth = max(outer + _depth(stretch), *deepest, 0)
-    table = Table([], [], [], depth, outer, launches)
+    table = Table([], [], [], depth, outer, _is_wide(stretch), launches)
     _add_rows(table, stretch, outer, numbers, buffers, after_loop=False)
     return table
 
