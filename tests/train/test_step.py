@@ -139,6 +139,23 @@ def test_a_loaded_state_is_taken_up_bit_for_bit(
     assert_bits(net, after)
 
 
+def test_momentum_that_is_exchanged_and_put_back_is_followed_each_time() -> None:
+    net = Net()
+    optimizer = sgd(net)
+    step = train_step(net, mean_square, optimizer, *batch())
+    for _ in range(2):
+        step(*batch())
+    parameter = net.second.weight
+    one = optimizer.state[parameter]["momentum_buffer"]
+    other = one.clone()
+    for used, rests in ((other, one), (one, other), (other, one)):
+        before = used.clone(), rests.clone()
+        optimizer.state[parameter]["momentum_buffer"] = used
+        step(*batch())
+        assert not torch.equal(used, before[0])
+        assert torch.equal(rests, before[1])
+
+
 def test_state_is_made_at_the_first_step_as_torch_makes_it() -> None:
     net = Net()
     optimizer = adamw(net)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.autograd import forward_ad
 
 from tilewright.base.errors import (
@@ -132,12 +133,12 @@ class TensorContext:
             self.taken = tuple(wanted.number for wanted in plan.inputs)
             self.updated = tuple(k for k, wanted in enumerate(plan.inputs) if wanted.updated)
             self.wide = plan.wide
-            # For `_keep_apart`: bytes of each input, whether it is updated, where it was last time.
+            # Where each input was last time; how many bytes it has, and whether it is updated.
+            self.where = [-1] * len(self.taken)
             self.sizes = np.array(
                 [program.buffers[number].bytes for number in self.taken], np.int64
             )
             self.writes = np.array([wanted.updated for wanted in plan.inputs], np.bool_)
-            self.apart = np.full(len(self.taken), -1)
             self.straight = self._straight()
 
     # ---- a run ----------------------------------------------------------------------------------
@@ -210,26 +211,31 @@ class TensorContext:
         try:
             for number, tensor in zip(self.taken, inputs):  # noqa: B905 (a check would cost)
                 slots[number] = tensor
-                addresses[number] = tensor.data_ptr()
+            where = [tensor.data_ptr() for tensor in inputs]
+            if where != self.where:
+                self._move(where)
             for number, shape, strides, dtype in self.fresh:
                 slots[number] = tensor = allocate(shape, strides, dtype)
                 addresses[number] = tensor.data_ptr()
             if self.wide:
                 self.call.threads = thread_count()
-            if self.updated:
-                self._keep_apart()
             for step in self.steps:
                 step()
             return tuple([slots[k] if lens is None else lens(slots[k]) for k, lens in self.results])
         finally:
             slots[:] = self.blank
 
-    def _keep_apart(self) -> None:
+    def _move(self, where: list[int]) -> None:
+        """Enter where the inputs are now."""
+        if self.updated:
+            self._keep_apart(np.array(where, np.int64), np.array(self.where, np.int64))
+        for number, address in zip(self.taken, where, strict=True):
+            self.addresses[number] = address
+        self.where = where
+
+    def _keep_apart(self, where: NDArray[np.int64], before: NDArray[np.int64]) -> None:
         """Refuse inputs that share memory with one that is updated; look only at what has moved."""
-        where = np.array([self.addresses[number] for number in self.taken], dtype=np.int64)
-        moved = np.flatnonzero(where != self.apart)
-        if not moved.size:
-            return
+        moved = np.flatnonzero(where != before)
         ends = where + self.sizes
         for k in moved:
             shared = (where < ends[k]) & (where[k] < ends) & (self.writes | self.writes[k])
@@ -241,7 +247,6 @@ class TensorContext:
                     expected="each updated input to have its memory to itself",
                     mend="pass a clone of one of them",
                 )
-        self.apart = where
 
     def _record_updates(
         self, updated: Sequence[Tensor], written_back: list[tuple[Tensor, Tensor]]
@@ -250,7 +255,7 @@ class TensorContext:
         for given, tensor in written_back:
             with torch.no_grad():
                 given.copy_(tensor)
-        torch._C._increment_version([t for t in updated if not t.is_inference()])
+        torch._C._increment_version(updated)
 
     # ---- binding --------------------------------------------------------------------------------
 

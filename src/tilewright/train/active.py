@@ -8,10 +8,13 @@ This module does not know how the step was compiled.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from operator import is_
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from tilewright.capture import Captured
 from tilewright.compiler import Built
@@ -24,9 +27,10 @@ class Active:
     """A compiled step and the tensors it is run on.
 
     owners: for each update, its parameter.  begins: whether any momentum begins with this step.
-    held: the state tensors in use, by update.  counts: the step counts of all updates, one vector
-    that the optimizer's own `step` tensors are views of.  inputs: what follows the forward graph's
-    inputs: seed, scale, rates, clocks, slots.
+    held: the state tensors in use, by update.  found: all that the optimizer had when it held
+    them.  counts: the step counts of all updates, one vector that the optimizer's own `step`
+    tensors are views of.  ticks: the same memory.  inputs: what follows the forward graph's inputs:
+    seed, scale, rates, clocks, slots.
     """
 
     captured: Captured
@@ -41,7 +45,9 @@ class Active:
     rates: tuple[torch.Tensor, ...]
     known_rates: list[float]
     held: tuple[tuple[tuple[str, torch.Tensor], ...], ...] = ()
+    found: Sequence[object] = ()
     counts: torch.Tensor | None = None
+    ticks: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
     version: int = -1
     inputs: tuple[torch.Tensor, ...] = ()
 
@@ -52,10 +58,14 @@ class Active:
         if self.counts is not None and self.counts._version != self.version:
             return False
         state = optimizer.state
+        found = [tensor for entries in state.values() for tensor in entries.values()]
+        if len(found) == len(self.found) and all(map(is_, found, self.found)):
+            return True  # for all that the optimizer has, which is quicker than to look up each
         for owner, entries in zip(self.owners, self.held, strict=True):
             # Torch makes a state by looking it up: an optimizer without any has none.
             if any(state[owner].get(name) is not tensor for name, tensor in entries):
                 return False
+        self.found = found
         return True
 
     def adopt(self, rule: optimizers.Rule, optimizer: torch.optim.Optimizer) -> bool:
@@ -78,6 +88,7 @@ class Active:
             tuple((name, state[name]) for name in wanted)
             for wanted, state in zip(names, states, strict=True)
         )
+        self.found = ()
         self.inputs = self._inputs(states)
         return True
 
@@ -100,8 +111,7 @@ class Active:
         if self.begins:
             self.held = ()  # what begins momentum is another Program than what goes on with it
         if self.counts is not None:
-            self.counts.add_(1)
-            self.version = self.counts._version
+            self.ticks += 1  # on the memory of `counts`, without a call of torch
 
     def _count_together(self, states: Sequence[dict[str, Any]]) -> bool:
         """Make the step counts one vector; False where they part otherwise than compiled for."""
@@ -110,7 +120,8 @@ class Active:
         for update, value in zip(self.training.moved, values, strict=True):
             if update.clock is not None and by_clock.setdefault(update.clock, value) != value:
                 return False
-        self.counts = torch.tensor(values, dtype=torch.float32)
+        self.ticks = np.array(values, np.float32)
+        self.counts = torch.from_numpy(self.ticks)
         for state, count in zip(states, self.counts.unbind(), strict=True):
             state["step"] = count
         self.version = self.counts._version
