@@ -96,3 +96,19 @@ def test_threads_change_no_bit_of_a_convolution() -> None:
     finally:
         torch.set_num_threads(threads)
     assert all(torch.equal(one, two) for one, two in zip(*found, strict=True))
+
+
+def test_the_library_has_the_convolutions_that_it_is_faster_at() -> None:
+    def explained(images: int, channels: int) -> str:
+        x, w = torch.randn(images, channels, 9, 9), torch.randn(64, channels, 3, 3)
+        gradient = tw.grad(lambda x, w: F.conv2d(x, w, padding=1).square().sum(), (0, 1))
+        return gradient.explain(x, w)
+
+    few, many, first = explained(1, 64), explained(4, 64), explained(4, 3)
+    assert few.count("contraction: ") == 1
+    assert "contraction: [64, 81] @ [81, 576]" in few  # the weight's gradient
+    assert "2 library calls" in few
+    assert "contraction: " not in many
+    assert "2 library calls" in many
+    assert "contraction: [64, 27] @ [27, 324]" in first  # forward
+    assert "1 library calls" in first

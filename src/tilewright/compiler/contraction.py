@@ -66,9 +66,10 @@ def place_contraction(assembly: "Assembly", node: Node) -> bool:
     dtype, library = node.output.type.dtype, assembly.options.library
     sources = _operands(node)
     left, right = (assembly.places[sources[r.tensor].name] for r in (found.left, found.right))
-    ours = is_ours(found, dtype, library=library) and _is_small(left) and _is_small(right)
-    if library and ours and assembly.around is None:
-        ours = not _is_packed_for_few(found, right)
+    ours = is_ours(found, dtype) and _is_small(left) and _is_small(right)
+    if library and ours and not _is_copied(found, left, right):
+        few = assembly.around is None and _is_packed_for_few(found, right)
+        ours = _flops(found) <= SMALL and not few
     if not (ours or library):
         return False
     result = assembly.place(node.output)
@@ -127,16 +128,25 @@ def _operands(node: Node) -> dict[str, Value]:
     return dict(zip(node.formula.operands, node.inputs, strict=True))
 
 
-def is_ours(found: Contraction, dtype: DType, *, library: bool) -> bool:
-    """Say whether a matrix product is for a kernel of ours."""
+def is_ours(found: Contraction, dtype: DType) -> bool:
+    """Say whether a kernel of ours can compute a matrix product."""
     loops = (*found.batch, *found.m, *found.n, *found.k)
     if dtype not in PRODUCT_DTYPES or any(type(fixed(loop.extent)) is not int for loop in loops):
         return False
     if _volume(found.k) == 0 or not math.isfinite(found.scale):
         return False  # nothing would write the zeros of an empty sum; C has no literal for infinity
-    if max(len(group) for group in (found.m, found.n, found.k)) > LOOPS or _span(found) >= SPAN:
-        return False
-    return not library or 2 * _volume(loops) <= SMALL
+    return max(map(len, (found.m, found.n, found.k))) <= LOOPS and _span(found) < SPAN
+
+
+def _flops(found: Contraction) -> int:
+    return 2 * _volume((*found.batch, *found.m, *found.n, *found.k))
+
+
+def _is_copied(found: Contraction, left: View, right: View) -> bool:
+    """Say whether the library would be given a copy of an operand, as of windows that overlap."""
+    batch, m, n, k = found.batch, found.m, found.n, found.k
+    a = _arranged(left, found.left.index, (batch, m, k))
+    return a is None or _arranged(right, found.right.index, (batch, k, n)) is None
 
 
 def _is_small(view: View) -> bool:
@@ -157,7 +167,7 @@ def _is_packed_for_few(found: Contraction, right: View) -> bool:
 def kernel_of(node: Node) -> Emitted | None:
     """Return our kernel of a matrix product of contiguous operands; None if it is none of ours."""
     found, dtype = _product_in(node), node.output.type.dtype
-    if found is None or not is_ours(found, dtype, library=False):
+    if found is None or not is_ours(found, dtype):
         return None
 
     def lying(name: str, type_: TensorType) -> View:
@@ -250,8 +260,11 @@ def _is_better_turned(rows: Role, columns: Role) -> bool:
     there are few either way, so are elements of the operand."""
 
     def value(role: Role) -> tuple[bool, int]:
-        extent, operand, result = role[-1]
-        return result == 1 and extent >= RUN, extent if operand == 1 else 0
+        extent, operand, _ = role[-1]
+        run = 1
+        for many, _, result in reversed(role):
+            run *= many if result == run else 1
+        return run >= RUN, extent if operand == 1 else 0
 
     return value(rows) > value(columns)
 

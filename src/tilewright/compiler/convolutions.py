@@ -12,6 +12,7 @@ This module does not know buffers, nor how the library computes.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 from tilewright.autodiff import full
 from tilewright.compiler.windows import is_product, multiply
@@ -69,9 +70,8 @@ class PlaceConvolutions:
         c = one.convolution
         if not is_product(c):
             return False
-        if not self.library:
-            return one.node.output.type.dtype in PRODUCT_DTYPES
-        return c.kind == "weight" and _few_positions(c)
+        ours = one.node.output.type.dtype in PRODUCT_DTYPES
+        return _is_better_product(c, ours=ours) if self.library else ours
 
     def _partners(
         self, one: "_Found", found: Mapping[str, "_Found"], done: set[str]
@@ -118,16 +118,26 @@ def _find(graph: Graph) -> Iterator[tuple[str, _Found]]:
             yield node.output.name, _Found(node, made, values)
 
 
-def _few_positions(c: Convolution) -> bool:
-    """Say whether a weight's gradient has far fewer positions than output channels.
+FEW_POSITIONS = 256
+"""Positions over which our sum for a weight's gradient is at least as fast as the library's."""
+FEW_TERMS = 150
+"""Terms of an element up to which ours is so, forward: those of a net's first layer."""
 
-    A product writes it where it belongs; a call would hand it over in memory of its own.
+
+def _is_better_product(c: Convolution, *, ours: bool) -> bool:
+    """Say whether a convolution is better a product of matrices than a call to the library.
+
+    A weight's gradient over few positions is: the call would hand it over in memory of its own.
+    ours: whether a kernel of ours can compute it.
     """
     x, w, y = c.shapes
-    positions = x[0]
-    for extent in y[2:]:
-        positions *= extent
-    return c.groups == 1 and 2 * positions <= w[0]
+    positions = x[0] * prod(y[2:])
+    few, terms = (FEW_POSITIONS, FEW_TERMS) if ours else (0, 0)
+    if c.groups > 1:
+        return False
+    if c.kind == "weight":
+        return positions <= max(few, w[0] // 2)
+    return c.kind == "forward" and prod(w[1:]) <= terms
 
 
 def _call(builder: Builder, halves: list[_Found], known: Sequence[Mapping[str, Value]]) -> Node:

@@ -24,6 +24,9 @@ from tilewright.graph.ir import Value
 from tilewright.graph.total import fixed
 from tilewright.ops.operator import write
 
+MANY = 1024
+"""Places of an image over which a copy of the kernel pays, in which channels lie together."""
+
 _PLACES, _TAPS, _NEIGHBOURS = ("f", "h", "w"), ("t", "i", "j"), ("p", "q", "r")
 
 
@@ -125,9 +128,11 @@ class _Writer:
         inside = {dim.tap: dim.taps for dim in dims}
         apart = {dim.neighbour: dim.stride for dim in dims if dim.stride > 1}
         o, channel = self.grouped("o"), self.grouped("c")
-        kernel = ", ".join((o, *inside, "c", *apart))
-        body = f"y[{kernel}] = k[{o}, c, {', '.join(dim.weight for dim in dims)}] ?? 0"
-        k = self.add(body, {**inside, **apart}, "kernel", k=k)
+        kernel = ", ".join((o, "c", *inside))
+        if apart or c.shapes[0][0] * prod(c.shapes[0][2:]) >= MANY:
+            kernel = ", ".join((o, *inside, "c", *apart))
+            body = f"y[{kernel}] = k[{o}, c, {', '.join(dim.weight for dim in dims)}] ?? 0"
+            k = self.add(body, {**inside, **apart}, "kernel", k=k)
         sizes = [dim.count + (dim.taps - 1) * dim.dilation for dim in dims]
         dy = self.bordered(dy, [dim.before for dim in dims], sizes)
         target = ", ".join(f"({d.place} {d.neighbour})" if d.stride > 1 else d.place for d in dims)
