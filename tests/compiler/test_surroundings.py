@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from tests.sweep import few
+from tests.versions import OLD_TORCH
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
@@ -135,6 +136,8 @@ def test_the_data_of_a_parameter_may_be_replaced() -> None:
 
 @pytest.mark.parametrize("road", few(["dynamo", "ours"], "ours"))
 def test_two_threads_may_call_one_compiled_function(road: str) -> None:
+    if road == "dynamo" and OLD_TORCH:
+        pytest.skip("a trace in one thread fails calls in others, for torch's own back ends too")
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.LayerNorm(64), nn.Linear(64, 8))
     inputs = [torch.randn(16, 32) for _ in range(8)]
