@@ -157,7 +157,7 @@ static void pack(long depth, long n, const T *x, const int *xt, const int *xj, T
     for (long r = 0; r < runs; r++) {
       const long j = start[r], count = start[r + 1] - j, size = count * sizeof(T);
       const T *from = x + xj[j];
-      if (count == PANEL) copy64(depth, PANEL, from, xt, p + j, step);
+      if (count == PANEL && sizeof(T[PANEL]) >= 64) copy64(depth, PANEL, from, xt, p + j, step);
       else if (size >= 64) copy64(depth, count, from, xt, p + j, step);
       else if (size >= 32) copy32(depth, count, from, xt, p + j, step);
       else if (size >= 16) copy16(depth, count, from, xt, p + j, step);
