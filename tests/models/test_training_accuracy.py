@@ -49,12 +49,27 @@ def _build(name: str, seed: int) -> tuple[WithLoss, Callable[[int], Batch]]:
     return WithLoss(model, module.loss), lambda at: module.example_batch(model, size, seed=at)
 
 
+# The network starts where no ReLU is so near to its kink that rounding opens or shuts it; it does
+# so in eager's float32 for other seeds.
+STARTS = {"convnet": 2}
+
+
 @pytest.mark.parametrize("name", few(MODELS, "mlp", "gpt small"))
 def test_gradients_of_the_first_step_are_float64s_to_five_digits(name: str) -> None:
-    ours, batches = _build(name, 0)
+    _assert_exact(name, tw.Options())
+
+
+# Which experts come first is what torch's topk says.
+@pytest.mark.parametrize("name", few([name for name in MODELS if name != "moe"], "mlp"))
+def test_so_are_gradients_without_the_library(name: str) -> None:
+    _assert_exact(name, tw.Options(library=False))
+
+
+def _assert_exact(name: str, options: tw.Options) -> None:
+    ours, batches = _build(name, STARTS.get(name, 0))
     exact = copy.deepcopy(ours).double()
     batch = batches(0)
-    tw.compile(ours, *batch)(*batch).backward()
+    tw.compile(ours, *batch, options=options)(*batch).backward()
     exact(*_doubled(batch)).backward()
     for (key, mine), true in zip(ours.named_parameters(), exact.parameters(), strict=True):
         assert mine.grad is not None, key
