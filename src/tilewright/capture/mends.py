@@ -1,7 +1,7 @@
 """What torch 2.11, the oldest that we support, gets wrong while it traces, mended.
 
 The idea: a mend stands in front of one function of torch's, in the whole process, and makes it say
-what newer versions say: on these it changes nothing.
+what newer versions say; with these there is nothing in front.
 This module does not know what is traced.
 """
 
@@ -13,9 +13,14 @@ from torch._decomp import decompositions
 from torch._dynamo.exc import unimplemented
 from torch._dynamo.variables.higher_order_ops import AutogradFunctionApplyVariable
 
+RIGHT = (2, 13)
+"""The first version that is right by itself."""
+
 
 def mend_torch() -> None:
-    """Put the mends in place."""
+    """Put the mends in place where they are needed."""
+    if torch.__version__ >= RIGHT:
+        return
     _put_in_front(decompositions, "one_layer_lstm", _keep_rank_of_states)
     _put_in_front(AutogradFunctionApplyVariable, "rewire_bwd_graph_outputs", _refuse_one_for_two)
 
