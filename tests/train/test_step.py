@@ -24,6 +24,8 @@ from torch import nn
 import tilewright as tw
 from tilewright import Options, train_step
 from tilewright.graph.evaluate_scalar import uniform
+from tilewright.models import gpt
+from tilewright.runtime import segments
 
 # ----------------------------------------------------------------------------------- trajectories
 
@@ -154,6 +156,38 @@ def test_momentum_that_is_exchanged_and_put_back_is_followed_each_time() -> None
         step(*batch())
         assert not torch.equal(used, before[0])
         assert torch.equal(rests, before[1])
+
+
+def test_state_that_is_cleared_begins_again() -> None:
+    net = Net()
+    theirs = copy.deepcopy(net)
+    optimizer, other = adamw(net), adamw(theirs)
+    step = train_step(net, mean_square, optimizer, *batch())
+    for at in range(3):
+        if at == 1:
+            optimizer.state.clear()
+            other.state.clear()
+        step(*batch(at))
+        eager_step(theirs, other, batch(at))
+    assert_same(net, theirs)
+    assert len(optimizer.state) == len(other.state)
+
+
+def test_a_team_of_threads_trains_to_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segments, "ENOUGH", 1)
+    threads, found = torch.get_num_threads(), []
+    try:
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            torch.manual_seed(0)
+            net = gpt.gpt_small()
+            inputs = gpt.example_batch(net, 2)
+            step = train_step(net, gpt.loss, adamw(net), *inputs)
+            assert segments.is_wide(step.program)
+            found.append([step(*inputs).item() for _ in range(4)])
+    finally:
+        torch.set_num_threads(threads)
+    assert found[0] == found[1]
 
 
 def test_state_is_made_at_the_first_step_as_torch_makes_it() -> None:

@@ -229,6 +229,7 @@ class TensorContext:
         """Enter where the inputs are now."""
         if self.updated:
             self._keep_apart(np.array(where, np.int64), np.array(self.where, np.int64))
+        self.where = [-1] * len(where)  # should this be interrupted
         for number, address in zip(self.taken, where, strict=True):
             self.addresses[number] = address
         self.where = where

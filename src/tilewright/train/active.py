@@ -27,10 +27,10 @@ class Active:
     """A compiled step and the tensors it is run on.
 
     owners: for each update, its parameter.  begins: whether any momentum begins with this step.
-    held: the state tensors in use, by update.  found: all that the optimizer had when it held
-    them.  counts: the step counts of all updates, one vector that the optimizer's own `step`
-    tensors are views of.  ticks: the same memory.  inputs: what follows the forward graph's inputs:
-    seed, scale, rates, clocks, slots.
+    held: the state tensors in use, by update.  seen: names and tensors of the whole state when it
+    was last looked through.  counts: the step counts of all updates, one vector that the
+    optimizer's own `step` tensors are views of.  counted: the same memory.  inputs: what follows the forward
+    graph's inputs: seed, scale, rates, clocks, slots.
     """
 
     captured: Captured
@@ -45,9 +45,9 @@ class Active:
     rates: tuple[torch.Tensor, ...]
     known_rates: list[float]
     held: tuple[tuple[tuple[str, torch.Tensor], ...], ...] = ()
-    found: Sequence[object] = ()
+    seen: Sequence[object] | None = None
     counts: torch.Tensor | None = None
-    ticks: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
+    counted: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
     version: int = -1
     inputs: tuple[torch.Tensor, ...] = ()
 
@@ -58,14 +58,14 @@ class Active:
         if self.counts is not None and self.counts._version != self.version:
             return False
         state = optimizer.state
-        found = [tensor for entries in state.values() for tensor in entries.values()]
-        if len(found) == len(self.found) and all(map(is_, found, self.found)):
-            return True  # for all that the optimizer has, which is quicker than to look up each
+        seen = [part for entries in state.values() for pair in entries.items() for part in pair]
+        if self.seen is not None and len(seen) == len(self.seen) and all(map(is_, seen, self.seen)):
+            return True  # quicker than to look up each
         for owner, entries in zip(self.owners, self.held, strict=True):
             # Torch makes a state by looking it up: an optimizer without any has none.
             if any(state[owner].get(name) is not tensor for name, tensor in entries):
                 return False
-        self.found = found
+        self.seen = seen
         return True
 
     def adopt(self, rule: optimizers.Rule, optimizer: torch.optim.Optimizer) -> bool:
@@ -88,7 +88,7 @@ class Active:
             tuple((name, state[name]) for name in wanted)
             for wanted, state in zip(names, states, strict=True)
         )
-        self.found = ()
+        self.seen = None
         self.inputs = self._inputs(states)
         return True
 
@@ -111,7 +111,7 @@ class Active:
         if self.begins:
             self.held = ()  # what begins momentum is another Program than what goes on with it
         if self.counts is not None:
-            self.ticks += 1  # on the memory of `counts`, without a call of torch
+            self.counted += 1  # on the memory of `counts`, without a call of torch
 
     def _count_together(self, states: Sequence[dict[str, Any]]) -> bool:
         """Make the step counts one vector; False where they part otherwise than compiled for."""
@@ -120,8 +120,8 @@ class Active:
         for update, value in zip(self.training.moved, values, strict=True):
             if update.clock is not None and by_clock.setdefault(update.clock, value) != value:
                 return False
-        self.ticks = np.array(values, np.float32)
-        self.counts = torch.from_numpy(self.ticks)
+        self.counted = np.array(values, np.float32)
+        self.counts = torch.from_numpy(self.counted)
         for state, count in zip(states, self.counts.unbind(), strict=True):
             state["step"] = count
         self.version = self.counts._version
