@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from tests.sweep import few
 
 import tilewright as tw
+from tilewright.runtime import segments
 
 # name -> (image, kernel, stride, padding, dilation, groups); "transposed" ones are named so.
 CASES: dict[str, tuple[Any, ...]] = {
@@ -81,12 +82,14 @@ def test_without_the_library_convolutions_are_products(case: str) -> None:
     assert ("contraction: " in compiled.explain()) == (case != "a channel each")
 
 
-def test_threads_change_no_bit_of_a_convolution() -> None:
+def test_threads_change_no_bit_of_a_convolution(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segments, "ENOUGH", 1)
     torch.manual_seed(0)
     x = torch.randn(4, 16, 20, 20, requires_grad=True)
     w = torch.randn(40, 16, 3, 3, requires_grad=True)
     options = tw.Options(library=False)
     compiled = tw.compile(lambda x, w: F.conv2d(x, w, None, 2, 1), x, w, options=options)
+    assert segments.is_wide(compiled.program)
     threads, found = torch.get_num_threads(), []
     try:
         for count in (1, 2):

@@ -12,6 +12,7 @@ import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from math import isqrt, prod
 from pathlib import Path
 
 from tilewright.base.errors import IndexRangeError, IntegerDivisionError
@@ -200,8 +201,10 @@ def failure(stretch: Stretch, outcome: int) -> Exception:
 
 
 ENOUGH = 32
-"""Parts, of about a microsecond each, that a team must share to be worth its meeting: what the
-threads wrote for each other has to move from core to core."""
+"""Microseconds, about, that a team must share to be worth its meeting: what the threads wrote for
+each other has to move from core to core."""
+MOVED, MULTIPLIED = 16384, 250_000
+"""Elements, and operations of a product, of a microsecond."""
 
 
 def is_wide(program: Program) -> bool:
@@ -214,14 +217,26 @@ def _is_wide(items: Sequence[Instruction]) -> bool:
 
 
 def _shared(items: Sequence[Instruction]) -> int:
-    """Return how many parts of a stretch could be another thread's."""
+    """Return about how many microseconds of a stretch threads could share."""
     total = 0
     for item in items:
         if isinstance(item, Loop):
             total += item.count * _shared(item.body)
         elif isinstance(item, Segment):
-            total += sum(launch.parts - 1 for launch in item.launches)
+            total += sum(_worth(launch) for launch in item.launches)
     return total
+
+
+def _worth(launch: Launch) -> int:
+    """Return about how many microseconds of a launch threads could share: a part is one at least.
+
+    Of two operands and a result a product of matrices may be made, n * m * k operations twice.
+    """
+    if launch.parts == 1:
+        return 0
+    sizes = [prod(view.shape) for view in launch.views]
+    operations = 2 * isqrt(prod(sizes)) if len(sizes) == 3 else 0
+    return max(launch.parts - 1, sum(sizes) // MOVED, operations // MULTIPLIED)
 
 
 def tables(program: Program) -> str:
