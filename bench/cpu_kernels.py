@@ -239,6 +239,11 @@ def optimizer_step(elements: int) -> tuple[Kernel, dict[str, Call]]:
 # ---------------------------------------------------------------------------- ceilings
 
 _PEAK = """
+#if defined(__clang__)
+#pragma clang fp contract(fast)
+#else
+#pragma GCC optimize("fp-contract=fast")
+#endif
 typedef float V __attribute__((vector_size(BYTES)));
 __attribute__((visibility("default"))) float peak(long n) {
   V a[12], x = (V){} + 0.999f, y = (V){} + 0.001f;

@@ -73,8 +73,9 @@ def _writes(forward: fx.GraphModule) -> bool:
     for result in output.args[0][0]:
         while isinstance(result, fx.Node) and (result.target == "view_as" or _written(result)):
             result = _written(result) or result.args[0]
-        if isinstance(result, fx.Node) and result.op == "placeholder":
-            return any(_written(user) is result for user in result.users)
+        given = isinstance(result, fx.Node) and result.op == "placeholder"
+        if given and any(_written(user) is result for user in result.users):
+            return True
     return False
 
 

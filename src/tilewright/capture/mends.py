@@ -13,7 +13,7 @@ from torch._decomp import decompositions
 from torch._dynamo.exc import unimplemented
 from torch._dynamo.variables.higher_order_ops import AutogradFunctionApplyVariable
 
-RIGHT = (2, 13)
+RIGHT = "2.13"
 """The first version that is right by itself."""
 
 

@@ -149,9 +149,9 @@ def _table(name: str, role: Role) -> str:
 
 
 def _cut(product: Product) -> tuple[int, int]:
-    """Return into how many blocks rows and columns are cut: enough for all threads, an even number,
-    and so that little is packed: every block packs its columns of b, and its rows of a for every
-    WIDEST columns."""
+    """Return into how many blocks rows and columns are cut: enough for all threads, a multiple of
+    EVEN, and so that little is packed: every block packs its columns of b, and its rows of a for
+    every WIDEST columns."""
     batch, rows, columns = count(product.batch), count(product.rows), count(product.columns)
     wanted = max(min(BLOCKS, product.flops // PART_FLOPS), product.flops // BLOCK_FLOPS)
 
