@@ -29,8 +29,8 @@ class Active:
     owners: for each update, its parameter.  begins: whether any momentum begins with this step.
     held: the state tensors in use, by update.  seen: names and tensors of the whole state when it
     was last looked through.  counts: the step counts of all updates, one vector that the
-    optimizer's own `step` tensors are views of.  counted: the same memory.  inputs: what follows the forward
-    graph's inputs: seed, scale, rates, clocks, slots.
+    optimizer's own `step` tensors are views of.  counted: the same memory.  inputs: what follows
+    the forward graph's inputs: seed, scale, rates, clocks, slots.
     """
 
     captured: Captured
