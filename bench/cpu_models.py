@@ -117,12 +117,20 @@ def judge(
 def merge(
     stored: dict[str, Any] | None, match: dict[str, Any], here: dict[str, str | int | float]
 ) -> dict[str, Any]:
-    """`stored` with `match` in the place of an older one; another machine's results are dropped."""
-    kept = stored["matches"] if stored is not None and stored["machine"] == here else []
+    """`stored` with `match` in the place of an older one; another machine's results are dropped.
+
+    The system's build is not the machine: each match has its date.
+    """
+    same = stored is not None and _hardware(stored["machine"]) == _hardware(here)
+    kept = stored["matches"] if stored is not None and same else []
     others = [m for m in kept if (m["model"], m["mode"]) != (match["model"], match["mode"])]
     order = {case.name: i for i, case in enumerate(cases.CASES)}
     matches = sorted([*others, match], key=lambda m: (order.get(m["model"], 99), m["mode"]))
     return {"machine": here, "matches": matches}
+
+
+def _hardware(described: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in described.items() if key != "system"}
 
 
 def _result(name: str, score: Score, expected: list[float]) -> dict[str, Any]:

@@ -123,6 +123,8 @@ def test_a_new_match_replaces_the_old_one_and_another_machine_starts_afresh() ->
     new = {"model": "mlp", "mode": "train", "date": "new"}
     assert cpu_models.merge(stored, new, here)["matches"] == [new, other]
     assert cpu_models.merge(stored, new, {"cpu": "that"})["matches"] == [new]
+    updated = here | {"system": "a newer build"}
+    assert cpu_models.merge(stored, new, updated)["matches"] == [new, other]
 
 
 # Cases ----------------------------------------------------------------------------------------
