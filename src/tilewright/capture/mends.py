@@ -9,9 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._decomp import decompositions
-from torch._dynamo.exc import unimplemented
-from torch._dynamo.variables.higher_order_ops import AutogradFunctionApplyVariable
 
 RIGHT = "2.13"
 """The first version that is right by itself."""
@@ -21,6 +18,10 @@ def mend_torch() -> None:
     """Put the mends in place where they are needed."""
     if torch.__version__ >= RIGHT:
         return
+    # Names of torch's own that a newer one need not have.
+    from torch._decomp import decompositions
+    from torch._dynamo.variables.higher_order_ops import AutogradFunctionApplyVariable
+
     _put_in_front(decompositions, "one_layer_lstm", _keep_rank_of_states)
     _put_in_front(AutogradFunctionApplyVariable, "rewire_bwd_graph_outputs", _refuse_one_for_two)
 
@@ -48,6 +49,8 @@ def _refuse_one_for_two(rewire: Callable[..., Any], *args: Any) -> Any:
 
     args: those of the method; the function's arguments are the last.
     """
+    from torch._dynamo.exc import unimplemented
+
     given = [argument.as_proxy().node for argument in args[-1] if argument.is_tensor()]
     if len(set(given)) < len(given):
         unimplemented(
