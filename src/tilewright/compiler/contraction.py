@@ -153,7 +153,10 @@ def _is_small(view: View) -> bool:
     """Say whether a view has no stride that varies, as one of a dim in between may, and no more
     elements than kernels count."""
     numbers = (*view.shape, *view.strides, view.offset)
-    return all(type(n) is int for n in numbers) and reach(view.shape, view.strides)[1] < SPAN
+    if any(type(n) is not int for n in numbers):
+        return False
+    low, high = reach(view.shape, view.strides)
+    return high - low < SPAN
 
 
 def _is_packed_for_few(found: Contraction, right: View) -> bool:
