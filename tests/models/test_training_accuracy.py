@@ -52,8 +52,9 @@ def _build(name: str, seed: int) -> tuple[WithLoss, Callable[[int], Batch]]:
 
 # Where a ReLU is so near to its kink that rounding opens or shuts it, a gradient is off by a
 # thousandth, in eager's float32 as in ours (docs/decisions/0007): which starts are free of that
-# differs from machine to machine.  Of one example most are.
+# differs from machine to machine.  Of one example most are; GOOD of them have to be.
 STARTS = {"convnet": range(4)}
+GOOD = 2
 
 
 @pytest.mark.parametrize("name", few(MODELS, "mlp", "gpt small"))
@@ -68,12 +69,14 @@ def test_so_are_gradients_without_the_library(name: str) -> None:
 
 
 def _assert_exact(name: str, options: tw.Options) -> None:
-    errors = {}
-    for start in STARTS.get(name, (0,)):
-        key, errors[start] = _largest_error(name, start, options)
-        if errors[start] <= 1e-5:
+    starts = STARTS.get(name, (0,))
+    wanted = min(GOOD, len(starts))
+    found = []
+    for start in starts:
+        found.append(_largest_error(name, start, options))
+        if sum(error <= 1e-5 for _, error in found) == wanted:
             return
-    raise AssertionError(f"{key}: {errors} by start")
+    raise AssertionError(f"the largest errors by start: {found}")
 
 
 def _largest_error(name: str, start: int, options: tw.Options) -> tuple[str, float]:
