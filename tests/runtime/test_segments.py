@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tilewright.program import Buffer, Launch, Loop, View, whole
+from tilewright.program import Buffer, Launch, Loop, Program, Segment, View, contiguous, whole
 from tilewright.runtime import segments
 from tilewright.runtime.segments import barriers, is_wide
 
@@ -68,6 +68,18 @@ def test_a_team_meets_where_there_is_enough_to_share(monkeypatch: pytest.MonkeyP
     assert not is_wide(chain(20, 1000, parts=1))
     short = chain(4, 1000, parts=3)
     assert is_wide(replace(short, instructions=(Loop(short.instructions, 2),)))
+
+
+def test_large_launches_of_few_parts_are_worth_a_team() -> None:
+    def alone(*shapes: tuple[int, ...], parts: int) -> Program:
+        *reads, result = (View("x", shape, contiguous(shape)) for shape in shapes)
+        launch = Launch("shift", tuple(reads), (result,), parts)
+        return replace(chain(1, 8, 1), instructions=(Segment((launch,)),))
+
+    assert is_wide(alone((64, 512), (512, 512), (64, 512), parts=8))  # 33 million operations
+    assert not is_wide(alone((32, 128), (128, 128), (32, 128), parts=4))
+    assert is_wide(alone((24, 50257), (24, 50257), parts=24))
+    assert not is_wide(alone((64, 512), (512, 512), (64, 512), parts=1))
 
 
 def test_halves_of_a_buffer_are_apart() -> None:
