@@ -146,5 +146,10 @@ class CollectiveError(TilewrightError, RuntimeError):
     another operator, shape or element type.  On real devices they would wait for ever."""
 
 
+class TimetableError(TilewrightError, ValueError):
+    """A pipeline's timetable, or the text of one, that cannot be run: it does not parse, something
+    waits for what no rank runs or sends, or ranks wait for each other in a circle."""
+
+
 class DivergenceError(TilewrightError, ArithmeticError):
     """Debug mode found a node whose value differs from eager's; the first one is named."""

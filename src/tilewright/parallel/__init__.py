@@ -1,4 +1,4 @@
-"""Over many ranks: every split of a formula as a graph for each rank, collectives and all.
+"""Over many ranks: splits of formulas as graphs for each rank, and timetables of pipelines.
 
 The idea: what `graph.partitions` derives is a table; here a row becomes graphs that run, so that
 the table is proved by execution and a plan is a choice of rows.
@@ -8,16 +8,54 @@ from tilewright.parallel.course import Course, courses, spread_graph
 from tilewright.parallel.menu import show, show_graph
 from tilewright.parallel.run import evaluate_ranks, execute, execute_graph
 from tilewright.parallel.spread import Spread, spread
+from tilewright.parallel.timetables import (
+    TIMETABLES,
+    Action,
+    Bubble,
+    Pass,
+    Simulation,
+    Times,
+    Timetable,
+    even_times,
+    in_flight,
+    kind_named,
+    make_timetable,
+    peak_activations,
+    read_times,
+    read_timetable,
+    show_timetable,
+    simulate,
+    ticks,
+    verify_timetable,
+)
 
 __all__ = [
+    "TIMETABLES",
+    "Action",
+    "Bubble",
     "Course",
+    "Pass",
+    "Simulation",
     "Spread",
+    "Times",
+    "Timetable",
     "courses",
     "evaluate_ranks",
+    "even_times",
     "execute",
     "execute_graph",
+    "in_flight",
+    "kind_named",
+    "make_timetable",
+    "peak_activations",
+    "read_times",
+    "read_timetable",
     "show",
     "show_graph",
+    "show_timetable",
+    "simulate",
     "spread",
     "spread_graph",
+    "ticks",
+    "verify_timetable",
 ]

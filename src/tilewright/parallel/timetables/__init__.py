@@ -1,0 +1,38 @@
+"""Timetables of pipelines: what each rank computes when, as data.
+
+The idea: a timetable is a value; making, checking, simulating, searching and drawing one are
+functions of it.
+"""
+
+from tilewright.parallel.timetables.activations import in_flight, peak_activations
+from tilewright.parallel.timetables.names import TIMETABLES, Kind, kind_named, make_timetable
+from tilewright.parallel.timetables.simulate import Bubble, Simulation, Step, simulate
+from tilewright.parallel.timetables.syntax import read_timetable
+from tilewright.parallel.timetables.ticks import Ticked, ticks
+from tilewright.parallel.timetables.times import Times, even_times, read_times
+from tilewright.parallel.timetables.timetable import Action, Pass, Timetable, show_timetable
+from tilewright.parallel.timetables.verify import verify_timetable
+
+__all__ = [
+    "TIMETABLES",
+    "Action",
+    "Bubble",
+    "Kind",
+    "Pass",
+    "Simulation",
+    "Step",
+    "Ticked",
+    "Times",
+    "Timetable",
+    "even_times",
+    "in_flight",
+    "kind_named",
+    "make_timetable",
+    "peak_activations",
+    "read_timetable",
+    "read_times",
+    "show_timetable",
+    "simulate",
+    "ticks",
+    "verify_timetable",
+]

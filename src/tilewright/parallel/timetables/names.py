@@ -1,0 +1,85 @@
+"""Timetables by name: the one table from which commands and plans choose.
+
+The idea: a row is a name, what it needs beside ranks and micro-batches, and who makes it.
+
+This module does not know how any is made.
+"""
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tilewright.base.errors import OptionError
+from tilewright.parallel.timetables.orders import (
+    breadth_first,
+    gpipe,
+    interleaved,
+    one_forward_one_backward,
+    terapipe,
+    zero_bubble_h1,
+    zero_bubble_h2,
+)
+from tilewright.parallel.timetables.timetable import Timetable
+from tilewright.parallel.timetables.two_way import chimera, dualpipe, dualpipe_v
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A named way to make timetables.
+
+    parts: what its third argument cuts (chunks of a rank's model, token slices); empty if it has
+    none.
+    """
+
+    name: str
+    make: Callable[..., Timetable]
+    parts: str = ""
+    asynchronous: bool = False
+
+
+TIMETABLES = (
+    Kind("gpipe", gpipe),
+    Kind("1f1b", one_forward_one_backward),
+    Kind("interleaved", interleaved, "chunks"),
+    Kind("breadth-first", breadth_first, "chunks"),
+    Kind("terapipe", terapipe, "slices"),
+    Kind("zb-h1", zero_bubble_h1),
+    Kind("zb-h2", zero_bubble_h2),
+    Kind("chimera", chimera),
+    Kind("dualpipe", dualpipe),
+    Kind("dualpipe-v", dualpipe_v),
+)
+
+
+def make_timetable(name: str, ranks: int, micro_batches: int, parts: int = 1) -> Timetable:
+    """Return the timetable of a name.
+
+    ranks: of the pipeline, each with an equal share of the model.  parts: chunks or token slices,
+    for the kinds that have them.  Raises OptionError for an unknown name (the nearest offered), and
+    for parts where a kind has none.
+    """
+    kind = kind_named(name)
+    if kind.parts:
+        return kind.make(ranks, micro_batches, parts)
+    if parts != 1:
+        raise OptionError(
+            f"a {name} timetable has neither chunks nor slices",
+            expected=", ".join(f"{row.name} ({row.parts})" for row in TIMETABLES if row.parts),
+            found=f"{name} with {parts} of them",
+            mend="leave them out, or take one of these",
+        )
+    return kind.make(ranks, micro_batches)
+
+
+def kind_named(name: str) -> Kind:
+    """Return the row of a name; raise OptionError if there is none."""
+    rows = {row.name: row for row in TIMETABLES}
+    if name in rows:
+        return rows[name]
+    near = difflib.get_close_matches(name, rows, n=3)
+    raise OptionError(
+        f"there is no timetable {name!r}",
+        expected=", ".join(rows),
+        found=name,
+        mend=f"take {' or '.join(near)}" if near else "",
+    )
