@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tilewright.compiler import value_and_grad as value_and_grad
     from tilewright.compiler import vjp as vjp
     from tilewright.compiler import vmap as vmap
+    from tilewright.cost import Machine as Machine
     from tilewright.graph.ir import Graph as Graph
     from tilewright.program import Program as Program
     from tilewright.runtime import load as load
@@ -40,6 +41,7 @@ PUBLIC = {
     "explain": "tilewright.compiler",
     "load": "tilewright.runtime",
     "Graph": "tilewright.graph.ir",
+    "Machine": "tilewright.cost",
     "Program": "tilewright.program",
     "Options": "tilewright.compiler",
 }

@@ -17,6 +17,7 @@ from tilewright.cli.demo import CURVES, TEXT, run_demo
 from tilewright.cli.peer import EAGER
 from tilewright.cli.session import CHECKPOINT, Plan, Session, open_session
 from tilewright.cli.written_input import read_inputs
+from tilewright.cost import Machine
 from tilewright.graph.text import parse
 
 Golden = Callable[[str, str], None]
@@ -62,7 +63,7 @@ def test_the_commands_of_the_readme_run(said: str, command: Command, tmp_path: P
 
 def test_the_readme_names_every_command() -> None:
     named = {said.split()[0] for said in SAID}
-    assert named == {"train", "show", "op", "explain", "debug", "bench"}
+    assert named == {"train", "show", "op", "explain", "debug", "machine", "bench"}
 
 
 # ----------------------------------------------------------------------------------------- looking
@@ -79,6 +80,16 @@ def test_op_lists_the_table(command: Command) -> None:
     code, out, _ = command("op", "--all")
     assert code == 0
     assert "softmax" in out
+
+
+def test_machine_prints_what_parses(command: Command) -> None:
+    code, out, _ = command("machine", "dgx-a100-80g x 8 nodes, link 800Gb/s")
+    assert code == 0
+    assert Machine.parse(out) == Machine.parse("dgx-a100-80g x 64, link 800Gb/s")
+    code, out, err = command("machine", "here")
+    assert code == 0
+    assert Machine.parse(out).devices >= 1
+    assert "measures a product" in err
 
 
 def test_show_prints_the_graph(command: Command, golden: Golden) -> None:

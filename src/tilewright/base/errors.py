@@ -151,5 +151,13 @@ class TimetableError(TilewrightError, ValueError):
     waits for what no rank runs or sends, or ranks wait for each other in a circle."""
 
 
+class MachineError(TilewrightError, ValueError):
+    """A machine that is not known, or whose text or numbers mean none."""
+
+
+class ModelSpecError(TilewrightError, ValueError):
+    """A model's specification that is not known, does not parse, or describes no model."""
+
+
 class DivergenceError(TilewrightError, ArithmeticError):
     """Debug mode found a node whose value differs from eager's; the first one is named."""

@@ -150,6 +150,25 @@ def explain(
 
 
 @app.command()
+def machine(
+    name: Annotated[
+        str,
+        typer.Argument(metavar="[NAME]", help='"dgx-a100-80g x 64", or here: measures this host.'),
+    ] = "",
+) -> None:
+    """Print a machine as text that can be edited and given back; without a name, those known."""
+    from tilewright.cost import Machine, machine_lines
+
+    if not name:
+        print("\n".join(machine_lines()))
+    elif name == "here":
+        console = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
+        print(Machine.here(lambda line: console.print(f"  measures {line}")))
+    else:
+        print(Machine.parse(name))
+
+
+@app.command()
 def debug(model: Model, batch: Examples = None, inputs: Inputs = None) -> None:
     """Compare every node of a model with PyTorch eager; name the first that differs."""
     from tilewright.cli.inspect import Look, compare

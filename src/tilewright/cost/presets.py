@@ -1,0 +1,85 @@
+"""The machines that are known by name, in the text form of machines.
+
+The idea: hardware is data; a preset is what a user could have written.  Peaks, memories and links
+are the vendors' (dense, without sparsity; a link's bandwidth is one device's in one direction).
+Sources: the data sheets of NVIDIA Tesla V100, A100, H100 and H200, of DGX A100 (8 x 200 Gb/s a
+node), DGX H100 and HGX H200 (8 x 400 Gb/s), and of Amazon EC2 P3 (25 Gb/s).
+
+What no data sheet says is measured where it could be: latencies, shares and the price of a
+collective of V100 and A100 are those of NCCL's all-reduce inside one node (vTrain's tables of 2, 4
+and 8 devices); those of H100, H200 and of the links between nodes are taken over from A100.
+This module does not know what a machine is.
+"""
+
+NODES: tuple[tuple[str, str], ...] = (
+    (
+        "p3.16xlarge",
+        """
+machine p3.16xlarge x 8
+device v100-sxm2-16g: memory 16GiB, bandwidth 900GB/s, launch 5us, float16 125TFLOP/s,
+  float32 15.7TFLOP/s, float64 7.8TFLOP/s
+link nvlink: groups 8, latency 4.3us, bandwidth 150GB/s, share 0.91
+link ethernet: latency 20us, bandwidth 390.625MB/s, share 0.9
+constants: gemm_fraction 0.8, memory_fraction 0.8, layer_seconds 0s, collective_seconds 15us,
+  overlap_slowdown 1.13
+""",
+    ),
+    (
+        "dgx-a100-40g",
+        """
+machine dgx-a100-40g x 8
+device a100-sxm-40g: memory 40GiB, bandwidth 1.555TB/s, launch 5us, bfloat16 312TFLOP/s,
+  float16 312TFLOP/s, float32 19.5TFLOP/s, float64 19.5TFLOP/s
+link nvlink: groups 8, latency 2.7us, bandwidth 300GB/s, share 0.76
+link infiniband: latency 5us, bandwidth 25GB/s, share 0.9
+constants: gemm_fraction 0.8, memory_fraction 0.8, layer_seconds 0s, collective_seconds 40us,
+  overlap_slowdown 1.13
+""",
+    ),
+    (
+        "dgx-a100-80g",
+        """
+machine dgx-a100-80g x 8
+device a100-sxm-80g: memory 80GiB, bandwidth 2.039TB/s, launch 5us, bfloat16 312TFLOP/s,
+  float16 312TFLOP/s, float32 19.5TFLOP/s, float64 19.5TFLOP/s
+link nvlink: groups 8, latency 2.7us, bandwidth 300GB/s, share 0.76
+link infiniband: latency 5us, bandwidth 25GB/s, share 0.9
+constants: gemm_fraction 0.8, memory_fraction 0.8, layer_seconds 0s, collective_seconds 40us,
+  overlap_slowdown 1.13
+""",
+    ),
+    (
+        "dgx-h100",
+        """
+machine dgx-h100 x 8
+device h100-sxm-80g: memory 80GiB, bandwidth 3.35TB/s, launch 5us, float8 1.979PFLOP/s,
+  bfloat16 989.4TFLOP/s, float16 989.4TFLOP/s, float32 66.9TFLOP/s, float64 66.9TFLOP/s
+link nvlink: groups 8, latency 2.7us, bandwidth 450GB/s, share 0.76
+link infiniband: latency 5us, bandwidth 50GB/s, share 0.9
+constants: gemm_fraction 0.8, memory_fraction 0.8, layer_seconds 0s, collective_seconds 40us,
+  overlap_slowdown 1.13
+""",
+    ),
+    (
+        "hgx-h200",
+        """
+machine hgx-h200 x 8
+device h200-sxm-141g: memory 141GB, bandwidth 4.8TB/s, launch 5us, float8 1.979PFLOP/s,
+  bfloat16 989.4TFLOP/s, float16 989.4TFLOP/s, float32 66.9TFLOP/s, float64 66.9TFLOP/s
+link nvlink: groups 8, latency 2.7us, bandwidth 450GB/s, share 0.76
+link infiniband: latency 5us, bandwidth 50GB/s, share 0.9
+constants: gemm_fraction 0.8, memory_fraction 0.8, layer_seconds 0s, collective_seconds 40us,
+  overlap_slowdown 1.13
+""",
+    ),
+    (
+        "host-2core",
+        """
+machine host-2core x 2
+device cpu-core: memory 4GiB, bandwidth 8GB/s, launch 1us, float32 60GFLOP/s, float64 30GFLOP/s
+link loopback: latency 30us, bandwidth 1.5GB/s, share 0.9
+constants: gemm_fraction 0.9, memory_fraction 0.9, layer_seconds 0s, collective_seconds 50us,
+  overlap_slowdown 1.5
+""",
+    ),
+)  # fmt: skip

@@ -1,0 +1,280 @@
+"""Machines as text: they print and parse, are bounded, and are fitted to what was measured."""
+
+import csv
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tilewright as tw
+from tilewright.base.errors import MachineError
+from tilewright.cost import (
+    Constants,
+    Device,
+    Link,
+    Machine,
+    fit_all_reduce,
+    machine_lines,
+    parse_quantity,
+    preset_names,
+    show_quantity,
+)
+
+Golden = Callable[[str, str], None]
+
+DATA = Path(__file__).parents[3] / "shared" / "data" / "vtrain"
+with_data = pytest.mark.skipif(
+    not DATA.is_dir(), reason="the measured tables are not beside the project (../shared/data)"
+)
+
+_names = st.from_regex(r"[a-z][a-z0-9.\-]{0,12}", fullmatch=True)
+
+
+def _numbers(low: float, high: float) -> st.SearchStrategy[float]:
+    return st.floats(low, high, allow_nan=False)
+
+
+@st.composite
+def _machines(draw: st.DrawFn) -> Machine:
+    dtypes = draw(st.lists(st.sampled_from(["bfloat16", "float32", "int8"]), unique=True))
+    device = Device(
+        draw(_names),
+        draw(_numbers(1, 1e15)),
+        draw(_numbers(1e6, 1e15)),
+        draw(_numbers(0, 1)),
+        tuple((dtype, draw(_numbers(1e6, 1e18))) for dtype in dtypes),
+    )
+    names = draw(st.lists(_names, unique=True, min_size=1, max_size=3))
+    groups = [draw(st.integers(1, 16)) for _ in names[1:]]
+    links = tuple(
+        Link(name, count, draw(_numbers(0, 1)), draw(_numbers(1e3, 1e15)), draw(_numbers(0.05, 1)))
+        for name, count in zip(names, [*groups, None], strict=True)
+    )
+    constants = Constants(
+        draw(_numbers(0.05, 0.9)),
+        draw(_numbers(0.05, 1)),
+        draw(_numbers(0, 0.02)),
+        draw(_numbers(0, 0.01)),
+        draw(_numbers(1, 2)),
+    )
+    full = Machine("m", device, links, 1, constants).group_devices(len(links) - 2)
+    return Machine(draw(_names), device, links, full * draw(st.integers(1, 64)), constants)
+
+
+# --------------------------------------------------------------------------------------- the texts
+
+
+@given(_numbers(1e-18, 1e18), st.sampled_from(["s", "B", "B/s", "FLOP/s", ""]))
+def test_a_quantity_is_read_as_it_was_printed(value: float, unit: str) -> None:
+    assert parse_quantity(show_quantity(value, unit), unit) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "unit", "value"),
+    [
+        ("80GiB", "B", 80 * 2**30),
+        ("80GB", "B", 80e9),
+        ("800Gb/s", "B/s", 100e9),
+        ("800Gbps", "B/s", 100e9),
+        ("312TFLOP/s", "FLOP/s", 312e12),
+        ("2.7us", "s", 2.7e-6),
+        ("0.8", "", 0.8),
+    ],
+)
+def test_units_are_what_they_say(text: str, unit: str, value: float) -> None:
+    assert parse_quantity(text, unit) == value
+
+
+@pytest.mark.parametrize("text", ["80GiB", "8e", "fast", "-1s", "1 s", "1e400s", "800", "nan"])
+def test_what_is_no_time_is_none(text: str) -> None:
+    value = parse_quantity(text, "s")
+    assert value is None or value == float("inf")
+
+
+@given(_machines())
+def test_a_machine_is_read_as_it_was_printed(machine: Machine) -> None:
+    assert Machine.parse(str(machine)) == machine
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_a_preset_is_one_node_of_its_own_name(name: str) -> None:
+    machine = tw.Machine.parse(name)
+    assert machine.name == name
+    assert machine.devices == machine.node_devices or len(machine.links) == 1
+    assert Machine.parse(str(machine)) == machine
+
+
+def test_a_count_is_of_devices_or_of_nodes() -> None:
+    devices = Machine.parse("dgx-a100-80g x 64")
+    assert devices.devices == 64
+    assert Machine.parse("dgx-a100-80g x 8 nodes") == devices
+    assert Machine.parse("dgx-a100-80g x 4").devices == 4
+
+
+def test_an_overridden_link_is_what_one_node_sends() -> None:
+    machine = Machine.parse("dgx-a100-80g x 8, link 800Gb/s, memory 40GB, gemm_fraction 0.7")
+    assert machine.links[-1].bandwidth == 100e9 / 8
+    assert machine.links[0] == Machine.parse("dgx-a100-80g").links[0]
+    assert (machine.device.memory_bytes, machine.constants.gemm_fraction) == (40e9, 0.7)
+
+
+def test_a_line_that_ends_with_a_comma_goes_on() -> None:
+    machine = Machine.parse("host-2core")
+    assert Machine.parse(str(machine).replace(", ", ",\n    ")) == machine
+
+
+def test_the_page_of_the_machines(golden: Golden) -> None:
+    golden("machines.txt", "\n".join(machine_lines()))
+
+
+REFUSED = {
+    "unknown_machine": "dgx-a10-80g x 8",
+    "unknown_setting": "dgx-a100-80g x 8, links 800Gb/s",
+    "link_without_a_unit": "dgx-a100-80g x 8, link 800",
+    "too_good": "dgx-a100-80g x 8, gemm_fraction 0.95",
+    "half_a_node": "dgx-a100-80g x 12",
+    "no_device": "dgx-a100-80g x 0",
+    "said_twice": "dgx-h100 x 8, link 1Gb/s, link 2Gb/s",
+    "a_strange_character": "dgx-h100 x 8; link 1Gb/s",
+    "more_behind_it": "dgx-h100 x 8 fast",
+    "truncated_record": "machine m x 8\ndevice d: memory 1GiB, bandwidth 1GB/s",
+    "record_without_links": "machine m x 8\n"
+    "device d: memory 1GiB, bandwidth 1GB/s, launch 1us\n"
+    "constants: gemm_fraction 0.8, memory_fraction 0.8, layer_seconds 0s, collective_seconds 0s, "
+    "overlap_slowdown 1",
+    "link_that_joins_all_inside": str(Machine.parse("dgx-h100")).replace("groups 8, ", ""),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_text_that_is_no_machine_is_refused(name: str, golden: Golden) -> None:
+    with pytest.raises(MachineError) as caught:
+        Machine.parse(REFUSED[name])
+    golden(f"machine_{name}.txt", str(caught.value))
+
+
+@given(st.text(alphabet="dghx-a10 8,:\nlinkmemory=\u00d7\t.GB/s", max_size=60))
+def test_any_text_is_a_machine_or_refused(text: str) -> None:
+    try:
+        machine = Machine.parse(text)
+    except MachineError:
+        return
+    assert Machine.parse(str(machine)) == machine
+
+
+def test_a_device_without_a_peak_says_so(golden: Golden) -> None:
+    with pytest.raises(MachineError) as caught:
+        Machine.parse("p3.16xlarge").device.peak("bfloat16")
+    golden("machine_without_bfloat16.txt", str(caught.value))
+
+
+# --------------------------------------------------------------------------------------- the links
+
+
+def test_ranks_are_joined_by_the_innermost_level_that_holds_them() -> None:
+    machine = Machine.parse("dgx-a100-80g x 64")
+    assert machine.level_of([3]) == machine.level_of(range(8)) == 0
+    assert machine.level_of([7, 8]) == machine.level_of(range(64)) == 1
+
+
+def test_groups_multiply_up_to_all_devices() -> None:
+    text = str(Machine.parse("dgx-h100 x 64")).replace(
+        "link infiniband:", "link rail: groups 4, latency 1us, bandwidth 50GB/s, share 1\nlink far:"
+    )
+    machine = Machine.parse(text)
+    assert [machine.group_devices(level) for level in (-1, 0, 1, 2)] == [1, 8, 32, 2048]
+    assert machine.node_devices == 32
+    assert machine.level_of([0, 31]) == 1
+
+
+# ----------------------------------------------------------------------------------- the constants
+
+
+def test_constants_are_found_again_from_what_they_predict() -> None:
+    machine = Machine.parse("dgx-a100-80g")
+    truth = machine.adjusted({"gemm_fraction": 0.61, "layer_seconds": 0.0036, "nvlink.share": 0.5})
+
+    def predict(machine: Machine, row: tuple[float, int, float]) -> float:
+        flops, layers, sent = row
+        compute = flops / (machine.device.peak("float16") * machine.constants.gemm_fraction)
+        return max(compute, layers * machine.constants.layer_seconds) + (
+            sent / machine.links[0].reached
+        )
+
+    rows = [(1e12 * k**3, 24, 1e9 * (k % 4)) for k in range(1, 12)]
+    measured = [(row, predict(truth, row)) for row in rows]
+    found = machine.calibrate(measured, predict, ["gemm_fraction", "layer_seconds", "nvlink.share"])
+    for name in ("gemm_fraction", "layer_seconds", "nvlink.share"):
+        assert found.value(name) == pytest.approx(truth.value(name), rel=1e-6)
+
+
+def test_a_constant_stays_within_its_bounds_whatever_was_measured() -> None:
+    machine = Machine.parse("dgx-a100-80g")
+
+    def predict(machine: Machine, flops: float) -> float:
+        return flops / (machine.device.peak("float16") * machine.constants.gemm_fraction)
+
+    impossible = [(1e12, 1e12 / 312e12), (2e12, 2e12 / 312e12)]
+    found = machine.calibrate(impossible, predict, ["gemm_fraction"])
+    assert 0.9 - 1e-9 < found.constants.gemm_fraction <= 0.9
+
+
+def test_more_constants_than_measurements_are_refused(golden: Golden) -> None:
+    machine = Machine.parse("dgx-a100-80g")
+    with pytest.raises(MachineError) as caught:
+        machine.calibrate([((), 1.0)], lambda *_: 1.0, ["gemm_fraction", "nvlink.share"])
+    golden("machine_with_few_measurements.txt", str(caught.value))
+
+
+def test_an_unknown_constant_is_refused(golden: Golden) -> None:
+    with pytest.raises(MachineError) as caught:
+        Machine.parse("dgx-a100-80g").adjusted({"nvlink.speed": 1.0})
+    golden("machine_with_an_unknown_constant.txt", str(caught.value))
+
+
+def test_a_machine_cannot_be_made_better_than_physics() -> None:
+    with pytest.raises(MachineError, match="gemm_fraction of the constants is out of bounds"):
+        replace(Machine.parse("dgx-a100-80g").constants, gemm_fraction=0.97)
+
+
+# Facts: seconds = latency + 2 (n - 1)/n bytes / bandwidth; us, GB/s, mean and greatest error.
+ALL_REDUCES = [
+    ("a100", 2, 46.0, 192.9, 0.016, 0.16),
+    ("a100", 4, 54.0, 218.4, 0.017, 0.23),
+    ("a100", 8, 78.6, 227.3, 0.018, 0.23),
+    ("v100", 2, 23.8, 22.6, 0.0005, 0.055),
+    ("v100", 4, 45.0, 85.8, 0.006, 0.18),
+    ("v100", 8, 75.9, 136.1, 0.011, 0.26),
+]
+
+
+@with_data
+@pytest.mark.parametrize(("device", "ranks", "latency", "bandwidth", "mean", "most"), ALL_REDUCES)
+def test_measured_all_reduces_give_the_published_latency_and_bandwidth(
+    device: str, ranks: int, latency: float, bandwidth: float, mean: float, most: float
+) -> None:
+    path = DATA / f"allreduce_{device}_{ranks}gpu.csv"
+    with path.open(encoding="utf-8") as file:
+        rows = [(float(row[0]), float(row[3]) * 1e-9) for row in list(csv.reader(file))[1:]]
+    found = fit_all_reduce(ranks, rows)
+    assert found.latency * 1e6 == pytest.approx(latency, abs=0.05)
+    assert found.bandwidth / 1e9 == pytest.approx(bandwidth, abs=0.05)
+    assert found.mean_error == pytest.approx(mean, abs=0.0005)
+    assert found.max_error == pytest.approx(most, abs=0.005)
+
+
+# ------------------------------------------------------------------------------------ the host here
+
+
+def test_this_host_is_a_machine_that_prints_and_parses() -> None:
+    told: list[str] = []
+    machine = tw.Machine.here(told.append)
+    assert Machine.parse(str(machine)) == machine
+    assert len(told) == 5
+    # What any host of this century reaches.
+    assert machine.device.peak("float32") > 1e8
+    assert machine.device.memory_bandwidth > 1e8
+    assert 1e-8 < machine.device.launch_seconds < 1e-3
