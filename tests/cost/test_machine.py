@@ -1,9 +1,7 @@
 """Machines as text: they print and parse, are bounded, and are fitted to what was measured."""
 
-import csv
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -16,7 +14,6 @@ from tilewright.cost import (
     Device,
     Link,
     Machine,
-    fit_all_reduce,
     machine_lines,
     parse_quantity,
     preset_names,
@@ -24,11 +21,6 @@ from tilewright.cost import (
 )
 
 Golden = Callable[[str, str], None]
-
-DATA = Path(__file__).parents[3] / "shared" / "data" / "vtrain"
-with_data = pytest.mark.skipif(
-    not DATA.is_dir(), reason="the measured tables are not beside the project (../shared/data)"
-)
 
 _names = st.from_regex(r"[a-z][a-z0-9.\-]{0,12}", fullmatch=True)
 
@@ -238,32 +230,6 @@ def test_an_unknown_constant_is_refused(golden: Golden) -> None:
 def test_a_machine_cannot_be_made_better_than_physics() -> None:
     with pytest.raises(MachineError, match="gemm_fraction of the constants is out of bounds"):
         replace(Machine.parse("dgx-a100-80g").constants, gemm_fraction=0.97)
-
-
-# Facts: seconds = latency + 2 (n - 1)/n bytes / bandwidth; us, GB/s, mean and greatest error.
-ALL_REDUCES = [
-    ("a100", 2, 46.0, 192.9, 0.016, 0.16),
-    ("a100", 4, 54.0, 218.4, 0.017, 0.23),
-    ("a100", 8, 78.6, 227.3, 0.018, 0.23),
-    ("v100", 2, 23.8, 22.6, 0.0005, 0.055),
-    ("v100", 4, 45.0, 85.8, 0.006, 0.18),
-    ("v100", 8, 75.9, 136.1, 0.011, 0.26),
-]
-
-
-@with_data
-@pytest.mark.parametrize(("device", "ranks", "latency", "bandwidth", "mean", "most"), ALL_REDUCES)
-def test_measured_all_reduces_give_the_published_latency_and_bandwidth(
-    device: str, ranks: int, latency: float, bandwidth: float, mean: float, most: float
-) -> None:
-    path = DATA / f"allreduce_{device}_{ranks}gpu.csv"
-    with path.open(encoding="utf-8") as file:
-        rows = [(float(row[0]), float(row[3]) * 1e-9) for row in list(csv.reader(file))[1:]]
-    found = fit_all_reduce(ranks, rows)
-    assert found.latency * 1e6 == pytest.approx(latency, abs=0.05)
-    assert found.bandwidth / 1e9 == pytest.approx(bandwidth, abs=0.05)
-    assert found.mean_error == pytest.approx(mean, abs=0.0005)
-    assert found.max_error == pytest.approx(most, abs=0.005)
 
 
 # ------------------------------------------------------------------------------------ the host here

@@ -159,5 +159,9 @@ class ModelSpecError(TilewrightError, ValueError):
     """A model's specification that is not known, does not parse, or describes no model."""
 
 
+class MessageError(TilewrightError, ValueError):
+    """A message program that does not deliver its collective, or a text that is none."""
+
+
 class DivergenceError(TilewrightError, ArithmeticError):
     """Debug mode found a node whose value differs from eager's; the first one is named."""

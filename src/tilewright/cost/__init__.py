@@ -19,7 +19,26 @@ from tilewright.cost.accounting import (
     tokens_per_day,
     utilization,
 )
-from tilewright.cost.fit import LinkFit, fit_all_reduce
+from tilewright.cost.collectives import (
+    COLLECTIVES,
+    Level,
+    MessageProgram,
+    Network,
+    build_program,
+    crossovers,
+    fit_times,
+    lower_bound,
+    network_of,
+    parse_program,
+    price,
+    prices,
+    program_of,
+    select,
+    show_program,
+    simulate,
+    variants_of,
+    verify,
+)
 from tilewright.cost.machine import Constants, Device, Link, Machine, machine_lines, preset_names
 from tilewright.cost.memory import (
     OPTIMIZERS,
@@ -40,9 +59,12 @@ from tilewright.cost.model_spec import ModelSpec, model_names, specify
 from tilewright.cost.quantity import parse_quantity, show_quantity
 
 __all__ = [
-    "OPTIMIZERS", "RECOMPUTE", "Constants", "Device", "Flops", "LayerParameters", "Link", "LinkFit",
+    "COLLECTIVES", "Level", "MessageProgram", "Network", "build_program", "crossovers", "fit_times",
+    "lower_bound", "network_of", "parse_program", "price", "prices", "program_of", "select",
+    "show_program", "simulate", "variants_of", "verify",
+    "OPTIMIZERS", "RECOMPUTE", "Constants", "Device", "Flops", "LayerParameters", "Link",
     "Machine", "ModelSpec", "Split", "State", "active_parameters", "embedding_activation_bytes",
-    "embedding_parameters", "fit_all_reduce", "forward_flops", "hardware_flops",
+    "embedding_parameters", "forward_flops", "hardware_flops",
     "head_activation_bytes", "head_flops", "head_parameters", "interleaving_factor",
     "kv_cache_bytes", "layer_activation_bytes", "layer_flops", "layer_parameters", "machine_lines",
     "model_flops",

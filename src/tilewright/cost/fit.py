@@ -6,27 +6,12 @@ This module does not know machines: constants are a vector here.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from scipy.optimize import least_squares
 from scipy.stats import qmc
 
 STARTS = 6  # beside the given one
-
-
-@dataclass(frozen=True, slots=True)
-class LinkFit:
-    """All-reduces of one group of devices as `seconds = latency + traffic / bandwidth`.
-
-    traffic: 2 (n - 1) / n times the bytes, what each device sends.  latency: seconds of the whole
-    collective.  bandwidth: B/s ("bus bandwidth").  mean_error, max_error: relative.
-    """
-
-    latency: float
-    bandwidth: float
-    mean_error: float
-    max_error: float
 
 
 def fit(
@@ -56,17 +41,3 @@ def fit(
     ]
     best = min(found, key=lambda result: result.cost)
     return [float(value) for value in low + np.clip(best.x, 0.0, 1.0) * span]
-
-
-def fit_all_reduce(devices: int, rows: Sequence[tuple[float, float]]) -> LinkFit:
-    """Fit latency and bandwidth to all-reduces among `devices` devices.
-
-    rows: (bytes, seconds).  Linear least squares of relative errors, in closed form.
-    """
-    assert len(rows) >= 2 and devices >= 2, "a line needs two points, a collective two devices"
-    sizes, seconds = np.array(rows).T
-    traffic = 2 * (devices - 1) / devices * sizes
-    matrix = np.stack([1 / seconds, traffic / seconds], axis=1)
-    (latency, price), *_ = np.linalg.lstsq(matrix, np.ones(len(rows)), rcond=None)
-    errors = np.abs((latency + traffic * price) / seconds - 1)
-    return LinkFit(float(latency), float(1 / price), float(errors.mean()), float(errors.max()))
