@@ -115,10 +115,17 @@ class MessageProgram:
         return len(message.chunks) / self.pieces
 
     def traffic(self, rank: int, elements: int) -> tuple[int, int]:
-        """Return how many messages a rank sends, and how many elements in them."""
+        """Return how many messages a rank sends, and how many elements in them.
+
+        A message of no elements is not sent.
+        """
         lengths = self.lengths(elements)
-        sent = [message for message in self.messages() if message.source == rank]
-        return len(sent), sum(lengths[chunk] for message in sent for chunk in message.chunks)
+        sent = [
+            sum(lengths[chunk] for chunk in message.chunks)
+            for message in self.messages()
+            if message.source == rank
+        ]
+        return sum(count > 0 for count in sent), sum(sent)
 
     def _held(self, who: str, rank: int) -> tuple[int, ...]:
         if who == "all" or (who == "root" and rank == self.root):
