@@ -17,7 +17,7 @@ from tilewright.cli.demo import CURVES, TEXT, run_demo
 from tilewright.cli.peer import EAGER
 from tilewright.cli.session import CHECKPOINT, Plan, Session, open_session
 from tilewright.cli.written_input import read_inputs
-from tilewright.cost import Machine
+from tilewright.cost import Machine, build_program, parse_program, show_program
 from tilewright.graph.text import parse
 
 Golden = Callable[[str, str], None]
@@ -46,7 +46,7 @@ def command(
 
 README = Path(__file__).parents[2] / "README.md"
 SAID = re.findall(r"`tilewright ([^`]+)`", README.read_text(encoding="utf-8"))
-STANDS_FOR = {"MODEL": "mlp", "NAME": "softmax"}
+STANDS_FOR = {"MODEL": "mlp", "NAME": "softmax", "FILE": "messages.txt"}
 # To train until the loss is low and to race every peer takes minutes to an hour.
 SHORTER = {"train": ("--steps", "2", "--batch", "4"), "bench": ("--help",)}
 
@@ -56,6 +56,7 @@ def test_the_commands_of_the_readme_run(said: str, command: Command, tmp_path: P
     (tmp_path / "my_models.py").write_text(
         "from torch import nn\n\n\ndef net():\n    return nn.Linear(64, 4)\n"
     )
+    (tmp_path / "messages.txt").write_text(show_program(build_program("all-reduce", "ring", 4)))
     verb, *rest = (STANDS_FOR.get(word, word) for word in said.split())
     code, _, err = command(verb, *rest, *SHORTER.get(verb, ()))
     assert code == 0, err
@@ -63,7 +64,17 @@ def test_the_commands_of_the_readme_run(said: str, command: Command, tmp_path: P
 
 def test_the_readme_names_every_command() -> None:
     named = {said.split()[0] for said in SAID}
-    assert named == {"train", "show", "op", "explain", "debug", "machine", "bench"}
+    assert named == {
+        "train",
+        "show",
+        "op",
+        "explain",
+        "debug",
+        "machine",
+        "collective",
+        "messages",
+        "bench",
+    }
 
 
 # ----------------------------------------------------------------------------------------- looking
@@ -90,6 +101,59 @@ def test_machine_prints_what_parses(command: Command) -> None:
     assert code == 0
     assert Machine.parse(out).devices >= 1
     assert "measures a product" in err
+
+
+CLUSTER = """machine cluster x 16
+device d: memory 80GiB, bandwidth 2TB/s, launch 5us, bfloat16 312TFLOP/s
+link near: groups 8, latency 3us, bandwidth 200GB/s, share 1
+link far: latency 5us, bandwidth 25GB/s, share 1
+constants: gemm_fraction 0.8, memory_fraction 0.75, layer_seconds 0s, collective_seconds 40us,
+  overlap_slowdown 1
+"""
+
+
+def test_collective_prints_formulas_prices_and_the_choice(command: Command, golden: Golden) -> None:
+    code, out, _ = command("collective", "all-reduce", "--machine", CLUSTER,
+                           "--ranks", "16", "--bytes", "64MiB")  # fmt: skip
+    assert code == 0
+    golden("collective.txt", out)
+
+
+def test_collective_draws_an_algorithm(command: Command, golden: Golden) -> None:
+    code, out, _ = command("collective", "all-gather", "--ranks", "5", "--draw", "bruck")
+    assert code == 0
+    golden("collective_drawn.txt", out)
+
+
+def test_what_collective_prints_as_text_is_proved_and_priced(
+    command: Command, golden: Golden, tmp_path: Path
+) -> None:
+    _, out, _ = command("collective", "reduce", "--ranks", "6", "--root", "2", "--text", "binomial")
+    assert parse_program(out) == build_program("reduce", "binomial", 6, root=2)
+    (tmp_path / "mine.txt").write_text(out)
+    code, out, _ = command("messages", "mine.txt", "--bytes", "1MB", "--machine", CLUSTER)
+    assert code == 0
+    golden("messages.txt", out)
+
+
+WRONG_COLLECTIVES = {
+    "collective_unknown": ("collective", "all-reduces"),
+    "collective_by_none": ("collective", "all-reduce", "--draw", "rings"),
+    "collective_of_no_size": ("collective", "all-reduce", "--bytes", "64 apples"),
+    "collective_among_too_many": ("collective", "all-reduce", "--ranks", "16"),
+    "collective_with_a_root": ("collective", "all-reduce", "--root", "1"),
+    "collective_twice": ("collective", "all-reduce", "--draw", "ring", "--text", "ring"),
+    "collective_too_wide": ("collective", "all-reduce", "--machine", "dgx-a100-80g x 32",
+                            "--ranks", "32", "--draw", "ring"),
+    "messages_missing": ("messages", "nowhere.txt"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG_COLLECTIVES)
+def test_what_a_collective_cannot_be_is_told(name: str, command: Command, golden: Golden) -> None:
+    code, out, err = command(*WRONG_COLLECTIVES[name])
+    assert (code, out) == (2, "")
+    golden(f"{name}.txt", err)
 
 
 def test_show_prints_the_graph(command: Command, golden: Golden) -> None:

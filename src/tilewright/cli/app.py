@@ -169,6 +169,37 @@ def machine(
 
 
 @app.command()
+def collective(
+    name: Annotated[str, typer.Argument(metavar="COLLECTIVE", help="all-reduce, broadcast, ...")],
+    machine: Annotated[str, typer.Option(help='"dgx-a100-80g x 64", or here.')] = "dgx-a100-80g",
+    ranks: Annotated[int, typer.Option(help="How many take part.", min=1)] = 8,
+    size: Annotated[str, typer.Option("--bytes", help="The vector: 64MiB, 1.5GB.")] = "64MiB",
+    stride: Annotated[int, typer.Option(help="Every how manieth device is a rank.", min=1)] = 1,
+    root: Annotated[int, typer.Option(help="Of a broadcast, reduce, gather, scatter.")] = 0,
+    draw: Annotated[str, typer.Option(metavar="ALGORITHM", help="Draw its rounds.")] = "",
+    text: Annotated[str, typer.Option(metavar="ALGORITHM", help="Print its messages.")] = "",
+) -> None:
+    """Price the algorithms of a collective on a machine; draw or print one as messages."""
+    from tilewright.cli.collective import collective_lines, question
+
+    asked = question(name, machine, ranks, size, stride=stride, root=root)
+    print("\n".join(collective_lines(asked, draw, text)))
+
+
+@app.command()
+def messages(
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="As `collective --text` prints.")],
+    machine: Annotated[str, typer.Option(help='"dgx-a100-80g x 64", or here.')] = "dgx-a100-80g",
+    size: Annotated[str, typer.Option("--bytes", help="The vector: 64MiB, 1.5GB.")] = "64MiB",
+    stride: Annotated[int, typer.Option(help="Every how manieth device is a rank.", min=1)] = 1,
+) -> None:
+    """Prove that a message program of yours delivers its collective, price it and draw it."""
+    from tilewright.cli.collective import own_lines
+
+    print("\n".join(own_lines(path, machine, size, stride)))
+
+
+@app.command()
 def debug(model: Model, batch: Examples = None, inputs: Inputs = None) -> None:
     """Compare every node of a model with PyTorch eager; name the first that differs."""
     from tilewright.cli.inspect import Look, compare

@@ -21,11 +21,16 @@ from tilewright.cost.accounting import (
 )
 from tilewright.cost.collectives import (
     COLLECTIVES,
+    Choice,
     Level,
     MessageProgram,
     Network,
+    Question,
     build_program,
+    choice_of,
+    collective_page,
     crossovers,
+    draw_program,
     fit_times,
     lower_bound,
     network_of,
@@ -33,6 +38,7 @@ from tilewright.cost.collectives import (
     price,
     prices,
     program_of,
+    program_page,
     select,
     show_program,
     simulate,
@@ -59,8 +65,9 @@ from tilewright.cost.model_spec import ModelSpec, model_names, specify
 from tilewright.cost.quantity import parse_quantity, show_quantity
 
 __all__ = [
-    "COLLECTIVES", "Level", "MessageProgram", "Network", "build_program", "crossovers", "fit_times",
-    "lower_bound", "network_of", "parse_program", "price", "prices", "program_of", "select",
+    "COLLECTIVES", "Choice", "Level", "MessageProgram", "Network", "Question", "build_program",
+    "choice_of", "collective_page", "crossovers", "draw_program", "fit_times", "lower_bound",
+    "network_of", "parse_program", "price", "prices", "program_of", "program_page", "select",
     "show_program", "simulate", "variants_of", "verify",
     "OPTIMIZERS", "RECOMPUTE", "Constants", "Device", "Flops", "LayerParameters", "Link",
     "Machine", "ModelSpec", "Split", "State", "active_parameters", "embedding_activation_bytes",

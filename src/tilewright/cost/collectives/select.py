@@ -60,6 +60,15 @@ def prices(collective: str, network: Network, size: float) -> tuple[Choice, ...]
     )
 
 
+def formula_price(choice: Choice, network: Network, size: float) -> float:
+    """Return what a choice's formula says, where `price` may have asked its program."""
+    row = find_variant(choice.collective, choice.variant)
+    flattened = network.flattened
+    node = _node(row, flattened)
+    at = setting(row, network.ranks, segments=choice.segments, node=node)
+    return formula_seconds(row, at, flattened, size)
+
+
 def select(collective: str, network: Network, size: float) -> Choice:
     """Return the cheapest variant of a collective for vectors of `size` bytes on a network."""
     return prices(collective, network, size)[0]

@@ -7,7 +7,7 @@ At the end every chunk that is due must be there, with the contribution of every
 This module does not know the algorithms, nor numbers.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NoReturn
 
 from tilewright.base.errors import MessageError
@@ -25,17 +25,27 @@ def verify(program: MessageProgram) -> None:
     receives at most one, that it sends only what it has, that no contribution is combined twice,
     and that at the end everybody has everything that is due.
     """
+    *_, held = progress(program)
+    _check_end(program, held)
+
+
+def progress(program: MessageProgram) -> Iterator[Held]:
+    """Yield what ranks have at first, and after each round; the same value, changed.
+
+    Raises MessageError, as `verify` does, where a message cannot be sent or taken in.
+    """
     _check_head(program)
     held: Held = [
         {chunk: 1 << rank for chunk in program.begins(rank)} for rank in range(program.ranks)
     ]
+    yield held
     for number, round_ in enumerate(program.rounds):
         _check_ports(program, number, round_)
         # All messages of a round are sent before any of it is taken in.
         sent = [_taken(program, number, message, held) for message in round_]
         for message, masks in zip(round_, sent, strict=True):
             _deliver(number, message, masks, held)
-    _check_end(program, held)
+        yield held
 
 
 def _check_head(program: MessageProgram) -> None:

@@ -1,0 +1,67 @@
+"""What `tilewright collective` and `tilewright messages` answer to their words.
+
+This module does not know what a collective costs.
+"""
+
+from pathlib import Path
+
+from tilewright.base.errors import OptionError
+from tilewright.cost import (
+    Machine,
+    Question,
+    choice_of,
+    collective_page,
+    draw_program,
+    parse_program,
+    parse_quantity,
+    program_of,
+    program_page,
+    show_program,
+    verify,
+)
+
+
+def collective_lines(asked: Question, draw: str, text: str) -> list[str]:
+    """Return the page of a collective; or one algorithm's picture, or its text."""
+    if draw and text:
+        raise OptionError(
+            "--draw and --text do not go together",
+            expected="one of them",
+            found=f"--draw {draw} --text {text}",
+        )
+    if not draw and not text:
+        return collective_page(asked)
+    choice = choice_of(asked, draw or text)
+    program = program_of(choice, asked.network, root=asked.root)
+    verify(program)
+    return [draw_program(program) if draw else show_program(program).rstrip("\n")]
+
+
+def own_lines(path: Path, machine: str, size: str, stride: int) -> list[str]:
+    """Return what there is to say about a program in a file; OptionError where it is not there."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise OptionError(
+            f"the message program {path} cannot be read",
+            expected="a text file",
+            found=str(error),
+            mend="`tilewright collective all-reduce --ranks 4 --text ring` prints one",
+        ) from error
+    return program_page(parse_program(text), Machine.parse(machine), _bytes(size), stride)
+
+
+def question(name: str, machine: str, ranks: int, size: str, *, stride: int, root: int) -> Question:
+    """Return what is asked for; OptionError where the size is none."""
+    return Question(name, ranks, _bytes(size), Machine.parse(machine), stride, root)
+
+
+def _bytes(size: str) -> float:
+    number = parse_quantity(size, "B")
+    if number is None:
+        raise OptionError(
+            "--bytes is no size",
+            expected="a number such as 64MiB, 1.5GB or 4096B",
+            found=repr(size),
+        )
+    return number
