@@ -25,6 +25,12 @@ class Row:
     h2: float
     two_p: float
 
+    @property
+    def kept(self) -> float:
+        """M_W/M_B of the model's layers: 32h of h(34 + 5as/h) bytes a token, s = 1,024."""
+        heads, hidden = {"1.5B": (24, 2304), "14.6B": (40, 5120)}[self.model]
+        return 32 * hidden / (34 * hidden + 5 * heads * 1024)
+
     def __str__(self) -> str:
         return f"{self.model}-{self.micro_batches}"
 

@@ -5,7 +5,11 @@ functions of it.
 """
 
 from tilewright.parallel.timetables.activations import in_flight, peak_activations
+from tilewright.parallel.timetables.bounds import lower_bound
+from tilewright.parallel.timetables.line import Budget, Problem
 from tilewright.parallel.timetables.names import TIMETABLES, Kind, kind_named, make_timetable
+from tilewright.parallel.timetables.prove import prove_timetable
+from tilewright.parallel.timetables.search import Searched, search_timetable
 from tilewright.parallel.timetables.simulate import Bubble, Simulation, Step, simulate
 from tilewright.parallel.timetables.syntax import read_timetable
 from tilewright.parallel.timetables.ticks import Ticked, ticks
@@ -17,8 +21,11 @@ __all__ = [
     "TIMETABLES",
     "Action",
     "Bubble",
+    "Budget",
     "Kind",
     "Pass",
+    "Problem",
+    "Searched",
     "Simulation",
     "Step",
     "Ticked",
@@ -27,10 +34,13 @@ __all__ = [
     "even_times",
     "in_flight",
     "kind_named",
+    "lower_bound",
     "make_timetable",
     "peak_activations",
+    "prove_timetable",
     "read_timetable",
     "read_times",
+    "search_timetable",
     "show_timetable",
     "simulate",
     "ticks",
