@@ -2,19 +2,23 @@
 
 import copy
 import dataclasses
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tilewright.base.errors import (
+    CaptureError,
     DTypeError,
     OptionError,
     ShapeError,
     TilewrightError,
 )
 from tilewright.capture import Captured, capture, replay
+from tilewright.graph.text import show
 
 
 @dataclasses.dataclass
@@ -81,6 +85,45 @@ def test_capturing_computes_and_changes_nothing() -> None:
     capture(net, torch.randn(3, 4))
     for key, value in net.state_dict().items():
         assert torch.equal(value, before[key])
+
+
+class Marking(nn.Module):
+    """Marks itself as busy while it runs, as some libraries do."""
+
+    def __init__(self, *, tidy: bool) -> None:
+        super().__init__()
+        self.busy, self.tidy = False, tidy
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.busy = True
+        y = torch.relu(x)
+        self.busy = not self.tidy
+        return y
+
+
+def test_an_object_that_is_put_back_as_it_was_has_not_changed() -> None:
+    module = Marking(tidy=True)
+    captured = capture(module, torch.ones(3))
+    assert [node.op for node in captured.graph.nodes] == ["relu"]
+    assert not module.busy
+    with pytest.raises(CaptureError, match="changes Python objects"):
+        capture(Marking(tidy=False), torch.ones(3))
+
+
+def _on_meta() -> tuple[nn.Module, torch.Tensor]:
+    with torch.device("meta"):
+        return Net(), torch.empty(3, 4)
+
+
+def _fakes() -> tuple[nn.Module, torch.Tensor]:
+    with FakeTensorMode():
+        return Net(), torch.empty(3, 4)
+
+
+@pytest.mark.parametrize("make", [_on_meta, _fakes])
+def test_tensors_without_memory_are_captured_as_those_with_it(make: Callable[..., Any]) -> None:
+    found = capture(*make()).graph
+    assert show(found, brief=True) == show(capture(Net(), torch.ones(3, 4)).graph, brief=True)
 
 
 def test_state_is_the_modules_own_tensors() -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from tests.errors import mistakes
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import tilewright as tw
 from tilewright.base.errors import CacheWarning, FallbackWarning, TilewrightError
@@ -37,6 +38,11 @@ def _asking(*shape: int) -> Tensor:
 def _overlapping() -> tuple[Tensor, Tensor]:
     whole = torch.ones(3, 4)
     return whole[:2], whole[1:]
+
+
+def _linear_without_memory(make: Any) -> nn.Module:
+    with make:
+        return nn.Linear(4, 4)
 
 
 COMPILED: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {
@@ -66,6 +72,8 @@ COMPILED: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {
     ),
     "missing_dim": (mistakes.softmax_of_missing_dim, (X,), {}),
     "result_of_no_tensor": (mistakes.counts_letters, (X,), {}),
+    "parameter_on_meta": (_linear_without_memory(torch.device("meta")), (X.to("meta"),), {}),
+    "parameter_that_is_fake": (_linear_without_memory(FakeTensorMode()), (X,), {}),
     "complex_argument": (mistakes.sorts, (torch.ones(2, dtype=torch.complex64),), {}),
 }
 

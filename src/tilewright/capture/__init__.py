@@ -9,7 +9,7 @@ This package does not know how a graph is differentiated, made cheaper or run.
 from tilewright.capture.batches import batch_of, cut, with_batch
 from tilewright.capture.calls import Kept
 from tilewright.capture.coverage import BEYOND, Entry, core_coverage
-from tilewright.capture.entry import Captured, capture
+from tilewright.capture.entry import Captured, capture, capture_to_run
 from tilewright.capture.functionalize import Functional, Prepared, functionalize, prepare_dynamo
 from tilewright.capture.importer import Imported, import_functional
 from tilewright.capture.mends import mend_torch
@@ -40,6 +40,7 @@ __all__ = [
     "Watch",
     "batch_of",
     "capture",
+    "capture_to_run",
     "core_coverage",
     "cut",
     "drawing_again",

@@ -17,13 +17,16 @@ import torch
 import torch._dynamo
 from torch import fx
 from torch._C._dynamo.eval_frame import reset_code
+from torch._subclasses.fake_tensor import FakeTensor
 
+from tilewright.base.errors import CaptureError
 from tilewright.capture.calls import CallSpec, ResultSpec, describe_call, describe_result
 from tilewright.capture.functionalize import functionalize, place_of, prepare_dynamo
 from tilewright.capture.importer import Imported, import_functional
 from tilewright.capture.record import Input, Mutation, Result, ViewOfInput
 from tilewright.capture.refusal import explain
 from tilewright.capture.restore import restore, write_back
+from tilewright.capture.unchanged import forget_what_is_as_before
 from tilewright.capture.watch import Guards, Watch, guards_of, wanted_guards
 from tilewright.graph.ir import Graph
 
@@ -93,11 +96,13 @@ class Captured:
 class _Catch:
     """What the back end has seen: filled in once, while Dynamo compiles.
 
-    names: id of a tensor -> what it is ("argument", "parameter", "buffer") and its name.  places:
-    where Dynamo reads each example from, as a Python expression ("" where it does not say).
+    names: id of a tensor -> what it is ("argument", "parameter", "buffer") and its name.
+    empty: whether tensors may be without memory.  places: where Dynamo reads each example from, as
+    a Python expression ("" where it does not say).
     """
 
     names: dict[int, tuple[str, str]]
+    empty: bool
     imported: Imported | None = None
     examples: tuple[Any, ...] = ()
     places: tuple[str, ...] = ()
@@ -111,10 +116,30 @@ def capture(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Captured:
 
     Whatever is not a tensor in the arguments, and all that the function reads beside them, is
     taken as it is now (`Captured.watch` says whether it still is).  Gradient mode, autocast and
-    training mode too.
+    training mode too.  Tensors may be without memory: on the device "meta", or fake.
     """
+    return _capture(fn, args, kwargs, empty=True)
+
+
+def capture_to_run(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Captured:
+    """Capture a function that will be run: an error too where a tensor is without memory."""
+    captured = _capture(fn, args, kwargs, empty=False)
+    for record, tensor in zip(captured.inputs, captured.bind(args, kwargs), strict=False):
+        if isinstance(tensor, FakeTensor):
+            raise CaptureError(
+                f"{record.kind} '{record.source}' is a fake tensor and has no values",
+                expected="tensors that hold values, in what is compiled",
+                found="a tensor that was made under FakeTensorMode",
+                mend="make the model outside of it; tw.capture takes it as it is",
+            )
+    return captured
+
+
+def _capture(
+    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, empty: bool
+) -> Captured:
     call, leaves = describe_call(fn, args, kwargs)
-    catch = _Catch(_names(fn, call, leaves))
+    catch = _Catch(_names(fn, call, leaves), empty)
     result = _run_dynamo(fn, args, kwargs, catch)
     if catch.imported is None:
         catch.imported = _empty_graph()
@@ -127,6 +152,7 @@ def _run_dynamo(
 ) -> Any:
     def catcher(module: fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
         try:
+            forget_what_is_as_before()
             _catch_graph(catch, module, examples)
         except Exception as error:
             catch.error = error
@@ -183,7 +209,9 @@ def _fresh_entry(fn: Callable[..., Any]) -> types.FunctionType:
 
 
 def _catch_graph(catch: _Catch, module: fx.GraphModule, examples: Sequence[Any]) -> None:
-    functional = functionalize(prepare_dynamo(module), examples, names=catch.names)
+    functional = functionalize(
+        prepare_dynamo(module), examples, names=catch.names, empty=catch.empty
+    )
     inputs = tuple(_owned_by_now(record, examples, catch) for record in functional.inputs)
     catch.imported = import_functional(replace(functional, inputs=inputs))
     catch.examples = tuple(examples)

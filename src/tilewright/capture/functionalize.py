@@ -99,11 +99,13 @@ def functionalize(
     *,
     names: Mapping[int, tuple[str, str]] = MappingProxyType({}),
     symbols: Symbols | None = None,
+    empty: bool = False,
 ) -> Functional:
     """Trace for the sizes of `examples`: the tensors and numbers of one call, in the graph's order.
 
     names: what the caller knows a tensor as: its id -> (kind, name); of the others, Dynamo tells.
     symbols: what varies; the graph is then one for all sizes that they admit.
+    empty: tensors without memory (device meta) are examples too.
     Nothing is computed and no example is kept.  A symbolic number counts as its first value, and
     no guard is added for it.
     """
@@ -118,7 +120,7 @@ def functionalize(
     described = zip(positions, tensors, placeholders, strict=True)
     inputs = tuple(_describe_input(*item, names) for item in described)
     for record, tensor in zip(inputs, tensors, strict=True):
-        _refuse_foreign(record, tensor)
+        _refuse_foreign(record, tensor, empty=empty)
     varying = tuple(varying[position] for position in positions)
     refuse_overlaps(tensors, varying)
     flow = next((part for part in module.children() if isinstance(part, Flow)), None)
@@ -395,7 +397,7 @@ def place_of(node: fx.Node) -> str:
     return str(source.name() if callable(source.name) else source.name)
 
 
-def _refuse_foreign(record: Input, tensor: torch.Tensor) -> None:
+def _refuse_foreign(record: Input, tensor: torch.Tensor, *, empty: bool) -> None:
     found = ""
     if is_traceable_wrapper_subclass(tensor):
         found = f"a tensor subclass, {type(tensor).__name__}"
@@ -405,7 +407,7 @@ def _refuse_foreign(record: Input, tensor: torch.Tensor) -> None:
         found = f"a complex tensor, {tensor.dtype}"
     elif tensor.is_quantized:
         found = f"a quantized tensor, {tensor.dtype}"
-    elif tensor.device.type != "cpu":
+    elif tensor.device.type != "cpu" and not (empty and tensor.is_meta):
         found = f"a tensor on device {tensor.device}"
     if found:
         raise CaptureError(

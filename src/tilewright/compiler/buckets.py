@@ -19,7 +19,7 @@ from tilewright.capture import (
     Literal,
     SameResult,
     batch_of,
-    capture,
+    capture_to_run,
     cut,
     restore,
     with_batch,
@@ -109,11 +109,11 @@ class Bucketed:
         args, kwargs = with_batch(args, kwargs, batch)
         found = self._buckets.get(batch)
         if found is None or not found.captured.watch.unchanged(args, kwargs):
-            captured = capture(self._fn, *args, **kwargs)
+            captured = capture_to_run(self._fn, *args, **kwargs)
             rows: dict[int, Rows] = {}
             if batch > 2:  # smaller buckets hold one batch each: nothing is padded
                 longer, more = with_batch(args, kwargs, 2 * batch)
-                rows = _prove(captured, capture(self._fn, *longer, **more), batch)
+                rows = _prove(captured, capture_to_run(self._fn, *longer, **more), batch)
             runs = Runs(captured.graph, self._options, captured.inputs, captured.mutations)
             found = self._buckets[batch] = _Bucket(captured, runs, rows)
         return found

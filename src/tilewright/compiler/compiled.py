@@ -13,7 +13,7 @@ from typing import Any
 
 from tilewright.autodiff import Split, resolve, reverse, split
 from tilewright.base.errors import UNKNOWN, MutationError, TilewrightError
-from tilewright.capture import Captured, Computed, Input, Mutation, capture
+from tilewright.capture import Captured, Computed, Input, Mutation, capture_to_run
 from tilewright.compiler.debug import check_against_eager
 from tilewright.compiler.fallback import leave_to_eager, under_a_transform
 from tilewright.compiler.options import Options
@@ -54,7 +54,7 @@ class Compiled:
         self._current = self._capture(args, kwargs)
 
     def _capture(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> "_Version":
-        captured = capture(self._fn, *args, **kwargs)
+        captured = capture_to_run(self._fn, *args, **kwargs)
         leaves = len(captured.call.leaves)
         arity = leaves if not self.options.check and _is_simple(captured) else None
         direct = captured.sources == tuple(range(leaves))

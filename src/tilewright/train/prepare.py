@@ -15,7 +15,7 @@ import torch
 import torch.utils._pytree as pytree
 
 from tilewright.base.errors import CaptureError, ShapeError
-from tilewright.capture import Captured, capture
+from tilewright.capture import Captured, capture_to_run
 from tilewright.compiler import Built
 from tilewright.graph.build import names, rename
 from tilewright.graph.ir import Graph, Role
@@ -62,7 +62,7 @@ def prepare(
     objective.training = objective.module.training
     settings = optimizers.settings_of(rule, optimizer)
     with torch.enable_grad():
-        captured = capture(objective, *_first_part(batch, accumulate))
+        captured = capture_to_run(objective, *_first_part(batch, accumulate))
     _check_loss(captured)
     captured = _in_the_users_words(captured)
     named = _named_inputs(captured)
