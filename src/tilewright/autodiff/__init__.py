@@ -1,5 +1,6 @@
 """Graph to graph: reverse mode, forward mode and batches from the loops; the cut in two."""
 
+from tilewright.autodiff.activations import activations
 from tilewright.autodiff.batch import Batched, batch, batch_formula
 from tilewright.autodiff.formula import (
     Adjoint,
@@ -20,6 +21,7 @@ __all__ = [
     "Joint",
     "Pushed",
     "Split",
+    "activations",
     "add_formula",
     "batch",
     "batch_formula",

@@ -11,7 +11,7 @@ bytes)::
 This module does not know kernels: an operation is "cheap" when its formula is pointwise.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import networkx as nx
@@ -55,11 +55,10 @@ def split(joint: Joint, *, dear: frozenset[str] = frozenset()) -> Split:
     """
     graph = joint.graph
     count = len(graph.outputs) - sum(position is not None for position in joint.gradients)
-    late = _late_nodes(graph, joint)
+    late = late_nodes(graph, joint)
     early = [node for node in graph.nodes if node.outputs[0].name not in late]
     gradients = graph.outputs[count:]
-    needed = _needed(graph, late, gradients, {name for _, name in joint.tangents})
-    kept = _minimum_cut(graph, early, needed, dear)
+    kept = cheapest(joint, dear=dear)
     values = {v.name: v for v in graph.inputs} | {v.name: v for n in early for v in n.outputs}
     updated = {name for name, _ in graph.updates}
     made = {name for name in values if name in updated or name not in _input_names(graph)}
@@ -94,6 +93,26 @@ def split(joint: Joint, *, dear: frozenset[str] = frozenset()) -> Split:
     )
 
 
+def cheapest(
+    joint: Joint,
+    *,
+    dear: frozenset[str] = frozenset(),
+    keep: frozenset[str] = frozenset(),
+    price: Callable[[Value], int] | None = None,
+) -> frozenset[str]:
+    """Return the values that are cheapest to keep for the backward, inputs among them.
+
+    dear: as for `split`.  keep: values that are kept whatever they cost.  price: what keeping a
+    value costs, its bytes where nothing is said.
+    """
+    graph = joint.graph
+    count = len(graph.outputs) - sum(position is not None for position in joint.gradients)
+    late = late_nodes(graph, joint)
+    early = [node for node in graph.nodes if node.outputs[0].name not in late]
+    needed = _needed(graph, late, graph.outputs[count:], {name for _, name in joint.tangents})
+    return _minimum_cut(graph, early, needed, dear, keep, price or size)
+
+
 def _input_names(graph: Graph) -> frozenset[str]:
     return frozenset(value.name for value in graph.inputs)
 
@@ -125,9 +144,9 @@ def _recomputed(graph: Graph, kept: frozenset[str], gradients: Sequence[Value]) 
     return tuple(reversed(nodes))
 
 
-def _late_nodes(graph: Graph, joint: Joint) -> frozenset[str]:
-    """The first output of every node that belongs to the backward: it depends on a tangent, or no
-    output of the forward depends on it."""
+def late_nodes(graph: Graph, joint: Joint) -> frozenset[str]:
+    """Return the first output of every node that belongs to the backward: it depends on a tangent,
+    or no output of the forward depends on it."""
     names = {name for _, name in joint.tangents}
     late: set[str] = set()
     for node in graph.nodes:
@@ -152,19 +171,24 @@ def _needed(
 
 
 def _minimum_cut(
-    graph: Graph, early: Sequence[Node], needed: frozenset[str], dear: frozenset[str]
+    graph: Graph,
+    early: Sequence[Node],
+    needed: frozenset[str],
+    dear: frozenset[str],
+    keep: frozenset[str],
+    price: Callable[[Value], int],
 ) -> frozenset[str]:
     flow = nx.DiGraph()
     flow.add_node("source")
     flow.add_node("sink")
     for value in graph.inputs:
         # An input lives on anyway: mostly, keeping it costs nothing.
-        _add_value(flow, value, float(size(value)) if value.name in dear else 0.0)
+        _add_value(flow, value, float(price(value)) if value.name in dear else 0.0)
         flow.add_edge("source", f"{value.name}<", capacity=_INFINITE)
     for node in early:
         cheap = recomputable(node)
         for value in node.outputs:
-            _add_value(flow, value, size(value) * (2.0 if _is_view(node) else 1.0))
+            _add_value(flow, value, price(value) * (2.0 if _is_view(node) else 1.0))
             if not cheap:
                 flow.add_edge("source", f"{value.name}<", capacity=_INFINITE)
                 continue
@@ -172,7 +196,10 @@ def _minimum_cut(
                 continue  # made of nothing: never worth keeping
             for operand in node.inputs:
                 flow.add_edge(f"{operand.name}>", f"{value.name}<", capacity=_INFINITE)
-    for name in needed:
+    for name in keep:  # it costs the same whatever else is kept: nothing, then
+        flow.add_edge(f"{name}<", f"{name}>", capacity=0.0)
+        flow.add_edge("source", f"{name}<", capacity=_INFINITE)
+    for name in needed | keep:
         flow.add_edge(f"{name}>", "sink", capacity=_INFINITE)
     _, (reached, _) = nx.minimum_cut(flow, "source", "sink")
     return frozenset(

@@ -45,6 +45,7 @@ from tilewright.cost.collectives import (
     variants_of,
     verify,
 )
+from tilewright.cost.graph_cost import GraphCost, graph_cost
 from tilewright.cost.machine import Constants, Device, Link, Machine, machine_lines, preset_names
 from tilewright.cost.memory import (
     OPTIMIZERS,
@@ -69,9 +70,9 @@ __all__ = [
     "choice_of", "collective_page", "crossovers", "draw_program", "fit_times", "lower_bound",
     "network_of", "parse_program", "price", "prices", "program_of", "program_page", "select",
     "show_program", "simulate", "variants_of", "verify",
-    "OPTIMIZERS", "RECOMPUTE", "Constants", "Device", "Flops", "LayerParameters", "Link",
+    "OPTIMIZERS", "RECOMPUTE", "Constants", "Device", "Flops", "GraphCost", "LayerParameters", "Link",
     "Machine", "ModelSpec", "Split", "State", "active_parameters", "embedding_activation_bytes",
-    "embedding_parameters", "forward_flops", "hardware_flops",
+    "embedding_parameters", "forward_flops", "graph_cost", "hardware_flops",
     "head_activation_bytes", "head_flops", "head_parameters", "interleaving_factor",
     "kv_cache_bytes", "layer_activation_bytes", "layer_flops", "layer_parameters", "machine_lines",
     "model_flops",

@@ -75,21 +75,23 @@ def layer_activation_bytes(spec: ModelSpec, batch: int, seq: int, split: Split =
     if split.recompute == "full":
         return float(HALF * tokens * spec.hidden)
     t = split.tensor
-    between = _between_bytes(spec) / (t if split.sequence_parallel else 1)
+    between = (_between_bytes(spec) + _dispatch_bytes(spec)) / (t if split.sequence_parallel else 1)
     return tokens * (between + _inside_bytes(spec, t) + _attention_bytes(spec, seq, split))
 
 
 def _between_bytes(spec: ModelSpec) -> int:
-    """Of one token, what lies between products that are shared: norms' inputs and results, masks.
-
-    The router's choice among experts is 8 bytes of probabilities, and the weights of the chosen.
-    """
+    """Of one token, what is whole on each rank: norms' inputs and results, and masks."""
     masks = 2 * MASK if spec.dropout else 0
     return spec.hidden * (2 * HALF + 2 * HALF + masks)
 
 
+def _dispatch_bytes(spec: ModelSpec) -> int:
+    """Of one token, a copy for each expert that works and what it gives; the router's softmax."""
+    return spec.top_k * spec.hidden * 2 * HALF + spec.experts * FULL
+
+
 def _inside_bytes(spec: ModelSpec, t: int) -> float:
-    """Of one token, what is shared by t ranks: operands of attention, and of the feed-forward."""
+    """Of one token, what t ranks share: operands of attention, and of the feed-forward."""
     width, kv = spec.heads * spec.head / t, spec.kv_heads * spec.head / min(t, spec.kv_heads)
     attention = HALF * (width + 2 * kv) + HALF * width
     inner = HALF * spec.ffn / t * (3 if spec.gated else 2)

@@ -88,6 +88,32 @@ def classify_contraction(formula: Formula, types: Types) -> Contraction | None:
     )
 
 
+def multiplies(formula: Formula) -> bool:
+    """Say whether a formula multiplies matrices or windows: elements are used more than once.
+
+    ::
+
+        y[m, n] += a[m, k] * b[k, n]        n is not in a, m not in b
+        y[c, h] += x[c, h+i] * w[c, i]      a window of x
+        y[j] += x[i, j] * z[i, j]           neither: a weighted sum
+
+    Loops of one iteration play their part too; so does a sum that some terms are absent from.
+    """
+    factors = product_of(formula.value)
+    if formula.op != "+=" or factors is None or len(factors[1]) != 2:
+        return False
+    target = _loops_in(formula.index)
+    left, right = (_loops_in(read.index) for read in factors[1])
+    if not (left & right) - target:
+        return False
+    windows = any(
+        len(names(entry) & target) > 0 and len(names(entry) - target) > 0
+        for read in factors[1]
+        for entry in read.index
+    )
+    return windows or bool((left - right) & target and (right - left) & target)
+
+
 def _without_single(index: tuple[Expr, ...], formula: Formula) -> tuple[Expr, ...]:
     """Put 0 for the loops of one iteration: they play no part."""
     single = {loop.name: 1 for loop in formula.loops if fixed(loop.extent) == 1}
