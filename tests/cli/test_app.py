@@ -46,9 +46,17 @@ def command(
 
 README = Path(__file__).parents[2] / "README.md"
 SAID = re.findall(r"`tilewright ([^`]+)`", README.read_text(encoding="utf-8"))
-STANDS_FOR = {"MODEL": "mlp", "NAME": "softmax", "FILE": "messages.txt"}
+STANDS_FOR = {"MODEL": "mlp", "NAME": "softmax", "FILE": "messages.txt", "TABLE": "times.csv"}
 # To train until the loss is low and to race every peer takes minutes to an hour.
 SHORTER = {"train": ("--steps", "2", "--batch", "4"), "bench": ("--help",)}
+
+
+TIMES = """size(B),count,type,time(us),busbw(GB/s)
+1048576,262144,float,92.79,19.78
+16777216,4194304,float,232.4,126.33
+134217728,33554432,float,1162,202.1
+1073741824,268435456,float,8193,229.3
+"""
 
 
 @pytest.mark.parametrize("said", SAID)
@@ -57,6 +65,7 @@ def test_the_commands_of_the_readme_run(said: str, command: Command, tmp_path: P
         "from torch import nn\n\n\ndef net():\n    return nn.Linear(64, 4)\n"
     )
     (tmp_path / "messages.txt").write_text(show_program(build_program("all-reduce", "ring", 4)))
+    (tmp_path / "times.csv").write_text(TIMES)
     verb, *rest = (STANDS_FOR.get(word, word) for word in said.split())
     code, _, err = command(verb, *rest, *SHORTER.get(verb, ()))
     assert code == 0, err
@@ -72,6 +81,7 @@ def test_the_readme_names_every_command() -> None:
         "debug",
         "machine",
         "collective",
+        "links",
         "messages",
         "bench",
     }
@@ -134,6 +144,34 @@ def test_what_collective_prints_as_text_is_proved_and_priced(
     code, out, _ = command("messages", "mine.txt", "--bytes", "1MB", "--machine", CLUSTER)
     assert code == 0
     golden("messages.txt", out)
+
+
+def test_links_fits_a_table_of_times(command: Command, golden: Golden, tmp_path: Path) -> None:
+    (tmp_path / "times.csv").write_text(TIMES)
+    code, out, _ = command("links", "times.csv", "--ranks", "8")
+    assert code == 0
+    golden("links.txt", out)
+
+
+WRONG_TABLES = {
+    "links_of_nothing": "",
+    "links_without_a_time": "size(B),busbw(GB/s)\n1024,1\n",
+    "links_with_a_word": "size(B),time(us)\n1024,12\n2048,quick\n",
+    "links_cut_short": "size(B),time(us)\n1024,12\n2048\n",
+    "links_of_one_size": "size(B),time(us)\n1024,12\n1024,13\n",
+    "links_that_shrink": "size(B),time(us)\n1024,12\n4096,11\n",
+    "links_of_no_time": "size(B),time(us)\n1024,0\n4096,11\n",
+}
+
+
+@pytest.mark.parametrize("name", WRONG_TABLES)
+def test_a_table_that_says_nothing_is_refused(
+    name: str, command: Command, golden: Golden, tmp_path: Path
+) -> None:
+    (tmp_path / "times.csv").write_text(WRONG_TABLES[name])
+    code, out, err = command("links", "times.csv", "--ranks", "8")
+    assert (code, out) == (2, "")
+    golden(f"{name}.txt", err)
 
 
 WRONG_COLLECTIVES = {

@@ -187,6 +187,18 @@ def collective(
 
 
 @app.command()
+def links(
+    path: Annotated[Path, typer.Argument(metavar="TABLE", help="CSV: size(B), ..., time(us).")],
+    ranks: Annotated[int, typer.Option(help="How many took part.", min=2)],
+    name: Annotated[str, typer.Option("--collective", help="What was measured.")] = "all-reduce",
+) -> None:
+    """Fit a latency and a bandwidth to measured times of a collective."""
+    from tilewright.cli.collective import fitted_lines
+
+    print("\n".join(fitted_lines(name, ranks, path)))
+
+
+@app.command()
 def messages(
     path: Annotated[Path, typer.Argument(metavar="FILE", help="As `collective --text` prints.")],
     machine: Annotated[str, typer.Option(help='"dgx-a100-80g x 64", or here.')] = "dgx-a100-80g",

@@ -12,10 +12,13 @@ from tilewright.cost import (
     choice_of,
     collective_page,
     draw_program,
+    fit_lines,
+    fit_times,
     parse_program,
     parse_quantity,
     program_of,
     program_page,
+    read_times,
     show_program,
     verify,
 )
@@ -39,16 +42,24 @@ def collective_lines(asked: Question, draw: str, text: str) -> list[str]:
 
 def own_lines(path: Path, machine: str, size: str, stride: int) -> list[str]:
     """Return what there is to say about a program in a file; OptionError where it is not there."""
+    mend = "`tilewright collective all-reduce --ranks 4 --text ring` prints one"
+    program = parse_program(_read(path, "the message program", mend))
+    return program_page(program, Machine.parse(machine), _bytes(size), stride)
+
+
+def fitted_lines(name: str, ranks: int, path: Path) -> list[str]:
+    """Return the latency and bandwidth that a table of measured times comes to."""
+    samples = read_times(_read(path, "the table of times", ""), path.name)
+    return fit_lines(fit_times(name, ranks, samples), samples)
+
+
+def _read(path: Path, what: str, mend: str) -> str:
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise OptionError(
-            f"the message program {path} cannot be read",
-            expected="a text file",
-            found=str(error),
-            mend="`tilewright collective all-reduce --ranks 4 --text ring` prints one",
+            f"{what} {path} cannot be read", expected="a text file", found=str(error), mend=mend
         ) from error
-    return program_page(parse_program(text), Machine.parse(machine), _bytes(size), stride)
 
 
 def question(name: str, machine: str, ranks: int, size: str, *, stride: int, root: int) -> Question:

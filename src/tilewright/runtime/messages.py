@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 from tilewright.base.errors import CollectiveError, OptionError
 
+BACKEND = "gloo"
 COMBINE: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "sum": torch.add,
     "prod": torch.mul,
@@ -89,7 +90,7 @@ def run_messages(
     vector: one dim, the chunks that this rank begins with, one after the other; it is not changed.
     Ranks that begin with none give an empty vector of the same type.  elements: of the vector that
     the program is about.  op: "sum", "prod", "min" or "max".  All ranks of the group must call this
-    with the same program, elements and op; messages of no elements are not sent.
+    with the same program, elements and op, over Gloo; messages of no elements are not sent.
 
     Raises OptionError or CollectiveError, before anything is sent, where the call does not fit.
     """
@@ -163,6 +164,14 @@ def _check(
             f"ranks' values are not combined by {op!r}",
             expected=f"one of {', '.join(COMBINE)}",
             found=repr(op),
+        )
+    if dist.get_backend(group) != BACKEND:
+        # NCCL runs what a rank posts one after the other: two that both receive first would wait.
+        raise CollectiveError(
+            "message programs run over processes that Gloo joins",
+            expected=BACKEND,
+            found=dist.get_backend(group),
+            mend=f"give a group of its own: dist.new_group(ranks, backend={BACKEND!r})",
         )
     ranks, rank = dist.get_world_size(group), dist.get_rank(group)
     if ranks != program.ranks or rank < 0:

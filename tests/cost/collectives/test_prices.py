@@ -182,9 +182,8 @@ def test_the_choice_is_the_cheapest_program(collective: str, network: Network) -
         made = [simulate(program_of(choice, network), network, size) for choice in every]
         own = made[every.index(chosen)]
         assert own <= chosen.seconds * (1 + 1e-12)
-        for choice, seconds in zip(every, made, strict=True):
-            pipelined = ROWS[f"{collective} by {choice.variant}"].segmented
-            assert chosen.seconds <= seconds * (1 + 1e-12) or pipelined
+        # No pipeline is so long here that its formula is asked.
+        assert own == pytest.approx(min(made), rel=1e-12)
 
 
 def test_small_vectors_are_doubled_and_large_ones_halved_from_where_the_lines_cross() -> None:
@@ -202,10 +201,11 @@ def test_on_nodes_large_vectors_are_reduced_hierarchically() -> None:
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
-def test_between_crossovers_the_choice_stays(collective: str) -> None:
-    network = flat(12, (1e-6, 1e-10, 1e-12))
+@pytest.mark.parametrize("network", [flat(12, (1e-6, 1e-10, 1e-12)), NODES[0]])
+def test_between_crossovers_the_choice_stays(collective: str, network: Network) -> None:
     found = crossovers(collective, network)
     for at, after in pairwise(found):
+        assert at.variant != after.variant
         assert select(collective, network, at.size).variant == at.variant
         assert select(collective, network, after.size - 1).variant == at.variant
         assert select(collective, network, (at.size * after.size) ** 0.5).variant == at.variant

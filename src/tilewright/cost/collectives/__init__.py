@@ -7,6 +7,7 @@ from tilewright.cost.collectives.build import build_program, find_variant, varia
 from tilewright.cost.collectives.draw import draw_program
 from tilewright.cost.collectives.fit import Fit, bus_bandwidth, fit_times
 from tilewright.cost.collectives.formulas import bus_share, lower_bound
+from tilewright.cost.collectives.measured import fit_lines, read_times
 from tilewright.cost.collectives.network import Level, Network, network_of
 from tilewright.cost.collectives.page import Question, choice_of, collective_page, program_page
 from tilewright.cost.collectives.program import COLLECTIVES, Message, MessageProgram
@@ -42,6 +43,7 @@ __all__ = [
     "crossovers",
     "draw_program",
     "find_variant",
+    "fit_lines",
     "fit_times",
     "formula_price",
     "lower_bound",
@@ -51,6 +53,7 @@ __all__ = [
     "prices",
     "program_of",
     "program_page",
+    "read_times",
     "select",
     "show_program",
     "simulate",

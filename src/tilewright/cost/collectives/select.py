@@ -2,8 +2,8 @@
 
 The idea: small vectors pay latencies, large ones bytes, so the best variant changes with the size.
 On a flat network the formula is the price.  With several levels the message program is priced
-itself, up to EXACT ranks; pipelines, and all beyond, by the formulas, which are exact for
-hierarchical variants on two levels and bounds from above for the others.
+itself, up to EXACT ranks and PIPELINE sendings of segments; beyond, the formulas, which are exact
+for rings and, on two levels, for hierarchical variants, and bounds from above for the others.
 
 This module does not know how prices come about.
 """
@@ -21,6 +21,7 @@ from tilewright.cost.collectives.simulate import profile
 from tilewright.cost.collectives.variants import Setting, Variant
 
 EXACT = 64  # ranks up to which programs are built to be priced
+PIPELINE = 1 << 12  # ranks times segments up to which they are
 SMALLEST, LARGEST = 1.0, float(1 << 40)  # bytes between which crossovers are looked for
 STEPS = 8  # sizes looked at for each factor of two
 
@@ -55,9 +56,9 @@ def prices(collective: str, network: Network, size: float) -> tuple[Choice, ...]
     rows = variants_of(collective)
     _check_size(size)
     flattened = network.flattened
-    return tuple(
-        sorted((_price(row, flattened, float(size)) for row in rows), key=lambda at: at.seconds)
-    )
+    every = (_price(row, flattened, float(size)) for row in rows)
+    # Equal prices may differ in their last bits.
+    return tuple(sorted(every, key=lambda at: float(f"{at.seconds:.12g}")))
 
 
 def formula_price(choice: Choice, network: Network, size: float) -> float:
@@ -86,7 +87,10 @@ def crossovers(collective: str, network: Network) -> tuple[Crossover, ...]:
     for low, high, before, after in zip(sizes, sizes[1:], best, best[1:], strict=False):
         if before != after:
             found.append(_crossover(collective, network, low, high, before))
-    return tuple(found)
+    # Between neighbours that are less than a byte apart a variant may come and go.
+    kept = [at for at, last in zip(found, [None, *found], strict=False)
+            if last is None or at.variant != last.variant]  # fmt: skip
+    return tuple(kept)
 
 
 def program_of(choice: Choice, network: Network, *, root: int = 0) -> MessageProgram:
@@ -116,17 +120,25 @@ def _crossover(
 def _price(row: Variant, network: Network, size: float) -> Choice:
     at = setting(row, network.ranks, node=_node(row, network))
     segments = best_segments(row, at, network, size)
-    if len(network.levels) > 1 and network.ranks <= EXACT and not row.segmented:
-        seconds = profile(_program(row, network), network).seconds(size)
+    if _by_program(row, network, segments):
+        seconds = profile(_program(row, network, segments), network).seconds(size)
     else:
         cut = Setting(at.ranks, at.root, segments, at.node)
         seconds = formula_seconds(row, cut, network, size)
     return Choice(row.collective, row.name, segments, seconds)
 
 
+def _by_program(row: Variant, network: Network, segments: int) -> bool:
+    """Return whether the program is to be asked: it is short, and the formula is not exact."""
+    levels, ranks = len(network.levels), network.ranks
+    exact = levels == 1 or (row.between is not None and levels == 2)
+    return not exact and ranks <= EXACT and ranks * segments <= PIPELINE
+
+
 @functools.lru_cache(maxsize=1 << 8)
-def _program(row: Variant, network: Network) -> MessageProgram:
-    return build_program(row.collective, row.name, network.ranks, node=_node(row, network))
+def _program(row: Variant, network: Network, segments: int) -> MessageProgram:
+    node = _node(row, network)
+    return build_program(row.collective, row.name, network.ranks, segments=segments, node=node)
 
 
 def _node(row: Variant, network: Network) -> int:
