@@ -200,6 +200,25 @@ def test_show_prints_the_graph(command: Command, golden: Golden) -> None:
     golden("show_mlp.txt", out)
 
 
+def test_show_prints_what_a_model_costs(command: Command, tmp_path: Path) -> None:
+    code, out, _ = command("show", "gpt2:layers=2", "--cost", "--batch", "4")
+    assert code == 0
+    assert "4 x 1024 tokens" in out
+    (tmp_path / "huge.py").write_text(
+        "import torch\nfrom torch import nn\n\n\ndef net():\n"
+        "    with torch.device('meta'):\n        return nn.Linear(1 << 20, 1 << 20)\n"
+    )
+    code, out, err = command("show", "huge:net", "--cost", "--input", f"2x{1 << 20}:float32")
+    assert code == 0, err
+    assert f"{(1 << 40) + (1 << 20):,}" in out
+
+
+def test_a_model_by_its_numbers_takes_no_input(command: Command, golden: Golden) -> None:
+    code, _, err = command("show", "gpt3-175b", "--cost", "--input", "2x8:int64")
+    assert code == 2
+    golden("cost_with_an_input.txt", err)
+
+
 def test_what_show_prints_with_origins_parses(command: Command) -> None:
     _, out, _ = command("show", "mlp", "--batch", "4", "--origins")
     graph = parse(out)

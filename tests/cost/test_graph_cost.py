@@ -8,6 +8,7 @@ import pytest
 import torch
 from tests.sweep import swept
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 import tilewright as tw
 from tilewright.autodiff import activations, reverse
@@ -24,6 +25,7 @@ from tilewright.cost import (
     parameters,
 )
 from tilewright.graph.ir import Graph
+from tilewright.models.convnet import convnet
 
 transformers = pytest.importorskip("transformers")
 
@@ -100,6 +102,23 @@ def test_a_branch_counts_as_its_dearer_side() -> None:
 def test_a_library_call_that_cannot_be_counted_is_named() -> None:
     cost = _cost(torch.linalg.inv, (4, 4))
     assert [name.split(".")[1] for name in cost.unknown] == ["linalg_inv"]
+
+
+def _counted_by_torch(net: nn.Module, *given: torch.Tensor) -> int:
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        net(*given)
+    return counter.get_total_flops()
+
+
+def test_products_are_those_that_torch_counts() -> None:
+    with META:
+        pictured, pictures = convnet(), torch.empty(4, 3, 32, 32)
+        layer = nn.TransformerEncoderLayer(64, 4, 96, batch_first=True).eval()
+        words = torch.empty(3, 20, 64)
+    for net, given in ((pictured, pictures), (layer, words)):
+        with nn.attention.sdpa_kernel(nn.attention.SDPBackend.MATH):
+            expected = _counted_by_torch(net, given)
+        assert graph_cost(tw.capture(net, given).graph).products == expected > 0
 
 
 # ---------------------------------------------------------- captured models and their specification

@@ -106,10 +106,17 @@ def show(
     origins: Annotated[
         bool, typer.Option("--origins", help="With loops and the user's lines; parses back.")
     ] = False,
+    cost: Annotated[
+        bool,
+        typer.Option("--cost", help="What it costs; also of gpt3-175b, llama:layers=.., a .json."),
+    ] = False,
 ) -> None:
-    """Print a model as a graph."""
-    from tilewright.cli.inspect import Look, graph_text
+    """Print a model as a graph, or what it costs."""
+    from tilewright.cli.inspect import Look, cost_text, graph_text
 
+    if cost:
+        print(cost_text(Look(model, batch, tuple(inputs or ()), train)))
+        return
     chosen = "optimized" if optimized else "passes" if passes else "captured"
     look = Look(model, batch, tuple(inputs or ()), train)
     print(graph_text(look, chosen, brief=not origins))

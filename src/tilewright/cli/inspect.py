@@ -19,9 +19,11 @@ from tilewright.cli.written_input import read_inputs
 from tilewright.compiler import Built, Options, build
 from tilewright.compiler.debug import Comparison, check_against_eager, compare_with_eager
 from tilewright.compiler.pipeline import passes
+from tilewright.cost import ModelSpec, model_names
 from tilewright.graph.ir import FUSED, LIBRARY, Graph
 from tilewright.graph.passes import Step, run
 from tilewright.graph.text import show
+from tilewright.report import graph_page, model_page
 from tilewright.train import TrainStep, train_step, without_updates
 
 BATCH = 8  # where nothing is said
@@ -67,6 +69,22 @@ def graph_text(look: Look, stage: str, *, brief: bool) -> str:
 
     after = run(graph, passes(Options()), watch=watch)
     return show(after, brief=brief) if stage == "optimized" else "\n".join(lines)
+
+
+def cost_text(look: Look) -> str:
+    """Return what a model costs: one that is given by its numbers, or a captured one."""
+    numbers = look.model in model_names() or "=" in look.model or look.model.endswith(".json")
+    if not numbers:
+        return "\n".join(graph_page(_graph(look)))
+    if look.inputs or look.training:
+        raise OptionError(
+            f"{look.model} is a model by its numbers and takes no "
+            + ("--input" if look.inputs else "--train"),
+            expected="--batch, for the number of sequences",
+            found="--input" if look.inputs else "--train",
+            mend="say other lengths as positions=: gpt3-175b:positions=4096",
+        )
+    return "\n".join(model_page(ModelSpec.parse(look.model), look.batch or 1))
 
 
 def explanation(look: Look) -> str:
@@ -135,7 +153,11 @@ def _graph(look: Look) -> Graph:
 
 
 def _inputs(subject: Subject, look: Look) -> tuple[Any, ...]:
-    return read_inputs(look.inputs) if look.inputs else inputs_for(subject, look.batch or BATCH)
+    given = read_inputs(look.inputs) if look.inputs else inputs_for(subject, look.batch or BATCH)
+    if any(parameter.is_meta for parameter in subject.model.parameters()):
+        # A model without memory: it can be looked at, and so can its inputs.
+        return tuple(x.to("meta") if isinstance(x, torch.Tensor) else x for x in given)
+    return given
 
 
 def _step(subject: Subject, data: Data) -> TrainStep:

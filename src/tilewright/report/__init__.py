@@ -1,7 +1,16 @@
 """What a person looks at: the page of an operator, and pictures of runs."""
 
+from tilewright.report.cost_page import graph_page, model_page
 from tilewright.report.curves import plot_losses
 from tilewright.report.operator_page import core_lines, coverage, operator_page
 from tilewright.report.textbook import textbook
 
-__all__ = ["core_lines", "coverage", "operator_page", "plot_losses", "textbook"]
+__all__ = [
+    "core_lines",
+    "coverage",
+    "graph_page",
+    "model_page",
+    "operator_page",
+    "plot_losses",
+    "textbook",
+]
