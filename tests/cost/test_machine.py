@@ -48,8 +48,7 @@ def _machines(draw: st.DrawFn) -> Machine:
     constants = Constants(
         draw(_numbers(0.05, 0.9)),
         draw(_numbers(0.05, 1)),
-        draw(_numbers(0, 0.02)),
-        draw(_numbers(0, 0.01)),
+        *(draw(_numbers(0, most)) for most in (1e-4, 1e-3, 0.01, 0.01, 0.01, 1e-3)),
         draw(_numbers(1, 2)),
     )
     full = Machine("m", device, links, 1, constants).group_devices(len(links) - 2)
@@ -135,7 +134,8 @@ REFUSED = {
     "truncated_record": "machine m x 8\ndevice d: memory 1GiB, bandwidth 1GB/s",
     "record_without_links": "machine m x 8\n"
     "device d: memory 1GiB, bandwidth 1GB/s, launch 1us\n"
-    "constants: gemm_fraction 0.8, memory_fraction 0.8, layer_seconds 0s, collective_seconds 0s, "
+    "constants: gemm_fraction 0.8, memory_fraction 0.8, product_seconds 0s, operator_seconds 0s, "
+    "micro_batch_seconds 0s, loss_seconds 0s, collective_seconds 0s, straggler_seconds 0s, "
     "overlap_slowdown 1",
     "link_that_joins_all_inside": str(Machine.parse("dgx-h100")).replace("groups 8, ", ""),
 }
@@ -187,19 +187,21 @@ def test_groups_multiply_up_to_all_devices() -> None:
 
 def test_constants_are_found_again_from_what_they_predict() -> None:
     machine = Machine.parse("dgx-a100-80g")
-    truth = machine.adjusted({"gemm_fraction": 0.61, "layer_seconds": 0.0036, "nvlink.share": 0.5})
+    truth = machine.adjusted({"gemm_fraction": 0.61, "operator_seconds": 6e-5, "nvlink.share": 0.5})
 
     def predict(machine: Machine, row: tuple[float, int, float]) -> float:
         flops, layers, sent = row
         compute = flops / (machine.device.peak("float16") * machine.constants.gemm_fraction)
-        return max(compute, layers * machine.constants.layer_seconds) + (
+        return max(compute, 60 * layers * machine.constants.operator_seconds) + (
             sent / machine.links[0].reached
         )
 
     rows = [(1e12 * k**3, 24, 1e9 * (k % 4)) for k in range(1, 12)]
     measured = [(row, predict(truth, row)) for row in rows]
-    found = machine.calibrate(measured, predict, ["gemm_fraction", "layer_seconds", "nvlink.share"])
-    for name in ("gemm_fraction", "layer_seconds", "nvlink.share"):
+    found = machine.calibrate(
+        measured, predict, ["gemm_fraction", "operator_seconds", "nvlink.share"]
+    )
+    for name in ("gemm_fraction", "operator_seconds", "nvlink.share"):
         assert found.value(name) == pytest.approx(truth.value(name), rel=1e-6)
 
 

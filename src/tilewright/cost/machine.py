@@ -16,7 +16,7 @@ This module does not know what runs on a machine, nor how a constant is fitted (
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar, cast
 
@@ -49,8 +49,12 @@ _LINK = (
 _CONSTANTS = (
     ("gemm_fraction", "gemm_fraction", "", 0.05, 0.9),
     ("memory_fraction", "memory_fraction", "", 0.05, 1.0),
-    ("layer_seconds", "layer_seconds", "s", 0.0, 0.02),
+    ("product_seconds", "product_seconds", "s", 0.0, 0.0001),
+    ("operator_seconds", "operator_seconds", "s", 0.0, 0.001),
+    ("micro_batch_seconds", "micro_batch_seconds", "s", 0.0, 0.01),
+    ("loss_seconds", "loss_seconds", "s", 0.0, 0.01),
     ("collective_seconds", "collective_seconds", "s", 0.0, 0.01),
+    ("straggler_seconds", "straggler_seconds", "s", 0.0, 0.001),
     ("overlap_slowdown", "overlap_slowdown", "", 1.0, 2.0),
 )
 _PEAK = (1e6, 1e18)
@@ -116,15 +120,22 @@ class Constants:
     """What measurements fit, each within what physics allows.
 
     gemm_fraction: of the peak that large products reach.  memory_fraction: of the memory's
-    bandwidth that is reached.  layer_seconds: the least time of one layer and micro-batch, forward
-    and backward.  collective_seconds: the price of starting a collective.  overlap_slowdown: how
-    much longer computing takes while something is sent.
+    bandwidth that is reached.  product_seconds: what each product takes beside its operations,
+    which makes small ones inefficient.  operator_seconds: in which the host starts one operator.
+    micro_batch_seconds: the host's work around each micro-batch of a stage; loss_seconds: around
+    its loss.  collective_seconds: the price of starting a collective; straggler_seconds: for each
+    further rank of a node, which may be late.  overlap_slowdown: how much longer computing takes
+    while something is sent.
     """
 
     gemm_fraction: float = 0.8
     memory_fraction: float = 0.8
-    layer_seconds: float = 0.0
+    product_seconds: float = 0.0
+    operator_seconds: float = 0.0
+    micro_batch_seconds: float = 0.0
+    loss_seconds: float = 0.0
     collective_seconds: float = 0.0
+    straggler_seconds: float = 0.0
     overlap_slowdown: float = 1.0
 
     def __post_init__(self) -> None:
@@ -194,15 +205,17 @@ class Machine:
         rows: Sequence[tuple[Row, float]],
         predict: "Callable[[Machine, Row], float]",
         names: Sequence[str],
+        within: Mapping[str, tuple[float, float]] | None = None,
     ) -> "Machine":
         """Return the machine whose predictions are nearest to what was measured.
 
         rows: what ran, and the seconds that it took.  predict: the seconds that a machine would
         take.  names: what is fitted: constants, or `LINK.latency` and `LINK.share`, each within
-        its bounds, by least squares of relative errors, from the present values.
+        its bounds, by least relative errors, from the present values.  within: narrower bounds.
         Raises MachineError where a name is unknown or there are fewer rows than names.
         """
-        bounds = [self._bounds(name) for name in names]
+        narrower = within or {}
+        bounds = [narrower.get(name, self._bounds(name)) for name in names]
         if len(rows) < len(names) or any(seconds <= 0 for _, seconds in rows):
             raise MachineError(
                 f"{len(names)} constants cannot be fitted to {len(rows)} measurements",

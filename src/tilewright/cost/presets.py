@@ -20,8 +20,9 @@ device v100-sxm2-16g: memory 16GiB, bandwidth 900GB/s, launch 5us, float16 125TF
   float32 15.7TFLOP/s, float64 7.8TFLOP/s
 link nvlink: groups 8, latency 4.3us, bandwidth 150GB/s, share 0.91
 link ethernet: latency 20us, bandwidth 390.625MB/s, share 0.9
-constants: gemm_fraction 0.8, memory_fraction 0.8, layer_seconds 0s, collective_seconds 15us,
-  overlap_slowdown 1.13
+constants: gemm_fraction 0.8, memory_fraction 0.8, product_seconds 0s,
+  operator_seconds 0s, micro_batch_seconds 0s, loss_seconds 0s, collective_seconds 15us,
+  straggler_seconds 0s, overlap_slowdown 1.13
 """,
     ),
     (
@@ -32,8 +33,9 @@ device a100-sxm-40g: memory 40GiB, bandwidth 1.555TB/s, launch 5us, bfloat16 312
   float16 312TFLOP/s, float32 19.5TFLOP/s, float64 19.5TFLOP/s
 link nvlink: groups 8, latency 2.7us, bandwidth 300GB/s, share 0.76
 link infiniband: latency 5us, bandwidth 25GB/s, share 0.9
-constants: gemm_fraction 0.8, memory_fraction 0.8, layer_seconds 0s, collective_seconds 40us,
-  overlap_slowdown 1.13
+constants: gemm_fraction 0.8, memory_fraction 0.8, product_seconds 0s,
+  operator_seconds 0s, micro_batch_seconds 0s, loss_seconds 0s, collective_seconds 40us,
+  straggler_seconds 0s, overlap_slowdown 1.13
 """,
     ),
     (
@@ -44,8 +46,9 @@ device a100-sxm-80g: memory 80GiB, bandwidth 2.039TB/s, launch 5us, bfloat16 312
   float16 312TFLOP/s, float32 19.5TFLOP/s, float64 19.5TFLOP/s
 link nvlink: groups 8, latency 2.7us, bandwidth 300GB/s, share 0.76
 link infiniband: latency 5us, bandwidth 25GB/s, share 0.9
-constants: gemm_fraction 0.8, memory_fraction 0.8, layer_seconds 0s, collective_seconds 40us,
-  overlap_slowdown 1.13
+constants: gemm_fraction 0.8, memory_fraction 0.8, product_seconds 0s,
+  operator_seconds 0s, micro_batch_seconds 0s, loss_seconds 0s, collective_seconds 40us,
+  straggler_seconds 0s, overlap_slowdown 1.13
 """,
     ),
     (
@@ -56,8 +59,9 @@ device h100-sxm-80g: memory 80GiB, bandwidth 3.35TB/s, launch 5us, float8 1.979P
   bfloat16 989.4TFLOP/s, float16 989.4TFLOP/s, float32 66.9TFLOP/s, float64 66.9TFLOP/s
 link nvlink: groups 8, latency 2.7us, bandwidth 450GB/s, share 0.76
 link infiniband: latency 5us, bandwidth 50GB/s, share 0.9
-constants: gemm_fraction 0.8, memory_fraction 0.8, layer_seconds 0s, collective_seconds 40us,
-  overlap_slowdown 1.13
+constants: gemm_fraction 0.8, memory_fraction 0.8, product_seconds 0s,
+  operator_seconds 0s, micro_batch_seconds 0s, loss_seconds 0s, collective_seconds 40us,
+  straggler_seconds 0s, overlap_slowdown 1.13
 """,
     ),
     (
@@ -68,8 +72,9 @@ device h200-sxm-141g: memory 141GB, bandwidth 4.8TB/s, launch 5us, float8 1.979P
   bfloat16 989.4TFLOP/s, float16 989.4TFLOP/s, float32 66.9TFLOP/s, float64 66.9TFLOP/s
 link nvlink: groups 8, latency 2.7us, bandwidth 450GB/s, share 0.76
 link infiniband: latency 5us, bandwidth 50GB/s, share 0.9
-constants: gemm_fraction 0.8, memory_fraction 0.8, layer_seconds 0s, collective_seconds 40us,
-  overlap_slowdown 1.13
+constants: gemm_fraction 0.8, memory_fraction 0.8, product_seconds 0s,
+  operator_seconds 0s, micro_batch_seconds 0s, loss_seconds 0s, collective_seconds 40us,
+  straggler_seconds 0s, overlap_slowdown 1.13
 """,
     ),
     (
@@ -78,8 +83,9 @@ constants: gemm_fraction 0.8, memory_fraction 0.8, layer_seconds 0s, collective_
 machine host-2core x 2
 device cpu-core: memory 4GiB, bandwidth 8GB/s, launch 1us, float32 60GFLOP/s, float64 30GFLOP/s
 link loopback: latency 30us, bandwidth 1.5GB/s, share 0.9
-constants: gemm_fraction 0.9, memory_fraction 0.9, layer_seconds 0s, collective_seconds 50us,
-  overlap_slowdown 1.5
+constants: gemm_fraction 0.9, memory_fraction 0.9, product_seconds 0s,
+  operator_seconds 0s, micro_batch_seconds 0s, loss_seconds 0s, collective_seconds 50us,
+  straggler_seconds 0s, overlap_slowdown 1.5
 """,
     ),
 )  # fmt: skip
