@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from tilewright.compiler import vmap as vmap
     from tilewright.cost import Machine as Machine
     from tilewright.graph.ir import Graph as Graph
+    from tilewright.parallel import ParallelPlan as ParallelPlan
+    from tilewright.parallel.planning import plan as plan
     from tilewright.program import Program as Program
     from tilewright.runtime import load as load
     from tilewright.train import train_step as train_step
@@ -42,6 +44,8 @@ PUBLIC = {
     "load": "tilewright.runtime",
     "Graph": "tilewright.graph.ir",
     "Machine": "tilewright.cost",
+    "plan": "tilewright.parallel.planning",
+    "ParallelPlan": "tilewright.parallel",
     "Program": "tilewright.program",
     "Options": "tilewright.compiler",
 }

@@ -163,5 +163,9 @@ class MessageError(TilewrightError, ValueError):
     """A message program that does not deliver its collective, or a text that is none."""
 
 
+class PlanError(TilewrightError, ValueError):
+    """A parallel plan whose text does not parse, or that does not fit its model or machine."""
+
+
 class DivergenceError(TilewrightError, ArithmeticError):
     """Debug mode found a node whose value differs from eager's; the first one is named."""

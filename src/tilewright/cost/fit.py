@@ -8,10 +8,9 @@ This module does not know machines: constants are a vector here.
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from scipy.optimize import least_squares
-from scipy.stats import qmc
 
 STARTS = 2  # beside the given one
+PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71)
 TYPICAL = 0.04  # relative error that a good prediction has
 
 
@@ -38,7 +37,9 @@ def fit(
         values = [float(value) for value in low + np.clip(places, 0.0, 1.0) * span]
         return np.asarray(np.asarray(predict(values)) / truth - 1.0)
 
-    spread = qmc.Halton(len(bounds), scramble=False).random(STARTS + 1)[1:]
+    from scipy.optimize import least_squares  # only who calibrates waits for it
+
+    spread = [[_halton(at, base) for base in PRIMES[: len(bounds)]] for at in range(1, STARTS + 1)]
     found = [
         least_squares(
             errors,
@@ -54,3 +55,13 @@ def fit(
     ]
     best = min(found, key=lambda result: result.cost)
     return [float(value) for value in low + np.clip(best.x, 0.0, 1.0) * span]
+
+
+def _halton(at: int, base: int) -> float:
+    """Return the digits of `at` mirrored at the point: 1, 2, 3 in base 2 are 1/2, 1/4, 3/4."""
+    place, unit = 0.0, 1.0
+    while at:
+        unit /= base
+        at, digit = divmod(at, base)
+        place += digit * unit
+    return place

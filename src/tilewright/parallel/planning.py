@@ -1,0 +1,183 @@
+"""`tilewright.plan`: the plan of a step, priced; what is not pinned is chosen by rules.
+
+The idea: one dial, then formulas.  The dial is how many ranks share one copy of the model: the
+fewest for which a step fits, first inside a node (tp), then over stages (pp), with the least
+recomputation and the largest micro-batch.  All other settings follow:
+
+    dp          what is left of the devices         zero       1 where gradients are shared
+    micro_batch the largest power of two, up to 8, that divides the batch, fits, and leaves each
+                stage of a pipeline four micro-batches
+    timetable   1f1b, or interleaved where chunks are pinned            cp, chunks    1
+    recompute   the least of none, selective, full that fits            overlap       data
+    attention   fused          sequence_parallel   where tp > 1         optimizer     adam
+    ep          as many of dp's ranks in a node as share the experts evenly
+    precision   bfloat16, or what the device has   stages     as even as there is, less at the ends
+
+This module does not know prices.
+"""
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from tilewright.base.errors import PlanError
+from tilewright.cost import Machine, ModelSpec
+from tilewright.parallel.plan import NAMES, PRECISIONS, ParallelPlan, check_fix, show_value
+from tilewright.parallel.plan_check import check_plan, even_stages, machine_words, stage_count
+from tilewright.parallel.predict import plan_timetable, predict
+from tilewright.parallel.predict_memory import memory_bytes
+
+Fix = Mapping[str, Any] | ParallelPlan | None
+MOST_SEQUENCES = 8
+FILLED = 4  # micro-batches for each stage that keep a pipeline's bubble small
+
+
+def plan(
+    model: str | Path | ModelSpec,
+    machine: str | Machine,
+    *,
+    batch: int | None = None,
+    seq: int | None = None,
+    fix: Fix = None,
+    layer_seconds: float | None = None,
+) -> ParallelPlan:
+    """Return how a training step of a model is spread over a machine, with its price.
+
+    model: a specification (`gpt:layers=48,...`), a name (`gpt3-175b`), or the path of a Hugging
+    Face `config.json`.  machine: `dgx-a100-80g x 64` and the like.  batch: sequences in a step;
+    seq: tokens of each, the model's positions if nothing is said.  fix: settings that are pinned,
+    or a whole plan; a fully pinned plan is a pure prediction.  layer_seconds: forward and backward
+    of one layer and micro-batch, measured.
+
+    A plan that does not fit in memory is priced too: `predicted.fits` says so.  Raises PlanError,
+    ModelSpecError or MachineError.
+    """
+    spec = model if isinstance(model, ModelSpec) else ModelSpec.parse(str(model))
+    cluster = machine if isinstance(machine, Machine) else Machine.parse(machine)
+    pinned = _pinned(fix, batch, seq)
+    pinned = {"model": str(spec), "machine": machine_words(cluster), **pinned}
+    if "batch" not in pinned:
+        raise PlanError(
+            "nothing says how many sequences a step has",
+            expected="batch",
+            mend="say batch=512, or whatever a step has",
+        )
+    made = _choose(spec, cluster, {"seq": spec.positions, **pinned})
+    check_plan(made, spec, cluster)
+    price = predict(made, spec, cluster, layer_seconds=layer_seconds)
+    chosen = [name for name in NAMES[4:] if name not in pinned]
+    said = ", ".join(f"{name} {show_value(getattr(made, name))}" for name in chosen)
+    notes = (*price.notes, f"by default: {said}") if chosen else price.notes
+    return replace(made, priced=replace(price, notes=notes))
+
+
+def _pinned(fix: Fix, batch: int | None, seq: int | None) -> dict[str, Any]:
+    """Return the settings that a user has said; refuse one that is said twice, differently."""
+    if isinstance(fix, ParallelPlan):
+        found = {item.name: getattr(fix, item.name) for item in fields(fix)}
+        del found["priced"]
+    else:
+        found = dict(check_fix(dict(fix or {})))
+    for name, value in (("batch", batch), ("seq", seq)):
+        if value is not None and found.get(name, value) != value:
+            raise PlanError(
+                f"{name} is said twice",
+                expected=f"{found[name]}, as the plan says",
+                found=str(value),
+                mend=f"leave {name} out, or change the plan",
+            )
+        if value is not None:
+            found[name] = value
+    return found
+
+
+def _choose(spec: ModelSpec, machine: Machine, pinned: dict[str, Any]) -> ParallelPlan:
+    """Return the first candidate that fits in memory; the last that is legal if none does."""
+    last, refusal = None, None
+    for settings in _candidates(spec, machine, pinned):
+        try:
+            made = _filled(spec, machine, settings)
+            check_plan(made, spec, machine)
+        except PlanError as error:
+            refusal = refusal or error
+            continue
+        last = made
+        if max(m.total for m in _memory(made, spec)) <= machine.device.memory_bytes:
+            return made
+    if last is None:
+        assert refusal is not None, "there is at least one candidate"
+        raise refusal
+    return last
+
+
+def _memory(made: ParallelPlan, spec: ModelSpec) -> Any:
+    return memory_bytes(made, replace(spec, tied=made.tied), plan_timetable(made))
+
+
+def _candidates(
+    spec: ModelSpec, machine: Machine, pinned: dict[str, Any]
+) -> Iterator[dict[str, Any]]:
+    """Yield settings in the order in which they are preferred, the pinned ones in each."""
+    attention = pinned.get("attention", "fused")
+    ways = ("none", "full") if attention == "fused" else ("none", "selective", "full")
+    recomputes = (pinned["recompute"],) if "recompute" in pinned else ways
+    for tp, pp in _ranks(spec, machine, pinned):
+        rest = tp * pp * pinned.get("cp", 1)
+        dp = pinned.get("dp", max(1, machine.devices // rest))
+        sizes = _micro_batches(pinned, pinned["batch"] // dp, pp)
+        for recompute, size in itertools.product(recomputes, sizes):
+            chosen = {"tp": tp, "pp": pp, "dp": dp, "recompute": recompute, "micro_batch": size}
+            yield {"attention": attention, **chosen, **pinned}
+
+
+def _ranks(spec: ModelSpec, machine: Machine, pinned: dict[str, Any]) -> Iterator[tuple[int, int]]:
+    """Yield (tp, pp): powers of two inside a node that share the heads evenly, then stages."""
+    if "tp" in pinned and "pp" in pinned:
+        yield pinned["tp"], pinned["pp"]
+        return
+    inside = math.gcd(machine.node_devices, spec.heads)
+    tensors = [1 << k for k in range(inside.bit_length()) if inside % (1 << k) == 0]
+    free = machine.devices // pinned.get("dp", 1) // pinned.get("cp", 1)
+    stages = [n for n in range(1, min(spec.layers, free) + 1) if free % n == 0]
+    pairs = itertools.product(
+        (pinned["tp"],) if "tp" in pinned else tensors,
+        (pinned["pp"],) if "pp" in pinned else stages,
+    )
+    legal = [pair for pair in pairs if free % math.prod(pair) == 0]
+    if "dp" in pinned:
+        legal = [pair for pair in legal if math.prod(pair) == free] or legal
+    yield from sorted(legal or [(1, 1)], key=lambda pair: (math.prod(pair), pair[1]))
+
+
+def _micro_batches(pinned: dict[str, Any], each: int, stages: int) -> tuple[int, ...]:
+    """Return sizes from the largest; of a pipeline's, first those that leave it filled."""
+    if "micro_batch" in pinned:
+        return (pinned["micro_batch"],)
+    sizes = [n for n in (8, 4, 2, 1) if n <= MOST_SEQUENCES and each and each % n == 0] or [1]
+    filled = [n for n in sizes if stages == 1 or each // n >= FILLED * stages]
+    return tuple(filled or sizes[-1:])
+
+
+def _filled(spec: ModelSpec, machine: Machine, settings: dict[str, Any]) -> ParallelPlan:
+    """Return the plan in which all other settings follow from those that are given."""
+    given = dict(settings)
+    shared = given["dp"] * given.setdefault("cp", 1)
+    chunks = given.setdefault("chunks", 1)
+    given.setdefault("timetable", "interleaved" if chunks > 1 else "1f1b")
+    given.setdefault("zero", 1 if shared > 1 else 0)
+    given.setdefault("sequence_parallel", given["tp"] > 1)
+    given.setdefault("overlap", "data")
+    given.setdefault("tied", spec.tied)
+    if "ep" not in given:
+        nearby = max(1, machine.node_devices // given["tp"])
+        given["ep"] = math.gcd(spec.experts, math.gcd(shared, nearby)) if spec.experts else 1
+    if "precision" not in given:
+        has = {name for name, _ in machine.device.peaks}
+        given["precision"] = next(name for name in PRECISIONS if name in has or name == "float32")
+    if not given.get("stages"):
+        stages = stage_count(given["timetable"], given["pp"], chunks)
+        given["stages"] = even_stages(spec.layers, stages)
+    return ParallelPlan(**given)

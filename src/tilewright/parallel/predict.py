@@ -1,0 +1,308 @@
+"""The price of a pinned plan: seconds of a step and what they go to, bytes, utilization.
+
+The idea: seconds of a micro-batch on each stage, the pipeline's timetable simulated over them, then
+what happens once in a step: gradients and weights among data-parallel ranks, and the update.  A
+pure function of plan, model and machine; nothing is measured, and what does not fit is priced too.
+
+This module does not choose anything (`planning`), nor check (`plan_check`).
+"""
+
+from dataclasses import replace
+from functools import lru_cache
+
+from tilewright.cost import (
+    OPTIMIZERS,
+    Machine,
+    ModelSpec,
+    hardware_flops,
+    layer_parameters,
+    model_flops,
+    stage_parameters,
+)
+from tilewright.parallel.plan import ParallelPlan
+from tilewright.parallel.predict_block import rates
+from tilewright.parallel.predict_links import message_seconds, strides
+from tilewright.parallel.predict_memory import memory_bytes
+from tilewright.parallel.predict_stage import (
+    WIDTHS,
+    Axes,
+    Seconds,
+    axes,
+    stage_seconds,
+    transfer_seconds,
+)
+from tilewright.parallel.prediction import Breakdown, Prediction
+from tilewright.parallel.timetables import (
+    Simulation,
+    Times,
+    Timetable,
+    kind_named,
+    make_timetable,
+    simulate,
+)
+
+# Above so many passes a step is simulated for its first micro-batches: from there on it repeats.
+MOST_PASSES = 8_000
+
+
+def predict(
+    plan: ParallelPlan,
+    spec: ModelSpec,
+    machine: Machine,
+    *,
+    layer_seconds: float | None = None,
+    most_passes: int = MOST_PASSES,
+) -> Prediction:
+    """Return what a step of a plan costs.
+
+    The plan fits the model and the machine (`check_plan`).  layer_seconds: forward and backward of
+    one layer and micro-batch as measured, recomputation and collectives in it, for what roofline
+    would say.  most_passes: of the pipeline, that are simulated one by one.
+    """
+    spec = replace(spec, tied=plan.tied)
+    timetable = plan_timetable(plan, most_passes)
+    where = axes(plan, machine)
+    stages = stage_seconds(plan, spec, machine, where, layer_seconds)
+    boundaries = transfer_seconds(plan, spec, machine, where, timetable.placement)
+    times = _times(plan, timetable, stages, boundaries)
+    simulation = simulate(timetable, times)
+    rest = _rest_seconds(plan, timetable, times, simulation)
+    once = _once(plan, spec, machine, where, timetable, stages)
+    return Prediction(
+        breakdown=_breakdown(plan, simulation, times, stages, once, rest),
+        memory_bytes=memory_bytes(plan, spec, timetable),
+        memory_limit=machine.device.memory_bytes,
+        model_flops=model_flops(spec, plan.batch, plan.seq),
+        hardware_flops=hardware_flops(spec, plan.batch, plan.seq, plan.recompute),
+        peak=machine.device.peak(plan.precision) * plan.devices,
+        tokens=plan.batch * plan.seq,
+        simulation=simulation,
+        notes=_notes(plan, timetable, layer_seconds),
+    )
+
+
+def plan_timetable(plan: ParallelPlan, most_passes: int = MOST_PASSES) -> Timetable:
+    """Return the timetable of a plan's step, or of its beginning where there are very many passes.
+
+    The beginning is two rounds of the pipeline or more, and as many micro-batches of the last,
+    unfinished round as the whole has: what is left out is whole rounds of the steady state.
+    """
+    p, m = plan.pp, plan.micro_batches
+    passes = 2 * p * m * plan.chunks
+    if passes > most_passes:
+        fewest = max(most_passes // (2 * p * plan.chunks), 2 * p)
+        m = min(m, fewest - fewest % p + m % p)
+    return _timetable(plan.timetable, p, m, plan.chunks)
+
+
+@lru_cache(maxsize=16)
+def _timetable(name: str, ranks: int, micro_batches: int, parts: int) -> Timetable:
+    return make_timetable(name, ranks, micro_batches, parts)
+
+
+def _times(
+    plan: ParallelPlan,
+    timetable: Timetable,
+    stages: tuple[Seconds, ...],
+    boundaries: tuple[float, ...],
+) -> Times:
+    return Times(
+        tuple(stage.forward for stage in stages),
+        tuple(stage.input_grad for stage in stages),
+        tuple(stage.weight_grad for stage in stages),
+        boundaries,
+        (1 / timetable.slices,) * timetable.slices,
+        hidden=1.0 if plan.overlap == "all" else 0.0,
+    )
+
+
+def _rest_seconds(
+    plan: ParallelPlan, timetable: Timetable, times: Times, simulation: Simulation
+) -> float:
+    """Return the seconds of the micro-batches that are not simulated: whole rounds of p, each as
+    long as the last round of those that are."""
+    left = plan.micro_batches - timetable.micro_batches
+    if not left:
+        return 0.0
+    fewer = _timetable(plan.timetable, plan.pp, timetable.micro_batches - plan.pp, plan.chunks)
+    return (simulation.makespan - simulate(fewer, times).makespan) / plan.pp * left
+
+
+# ----------------------------------------------------------------------------------- once in a step
+
+
+def _once(
+    plan: ParallelPlan,
+    spec: ModelSpec,
+    machine: Machine,
+    where: Axes,
+    timetable: Timetable,
+    stages: tuple[Seconds, ...],
+) -> list[tuple[float, float]]:
+    """Return for each pipeline rank the seconds of gradients and weights, and of the update."""
+    counts = stage_parameters(spec, plan.stages, tensor=plan.tp, expert=plan.ep)
+    expert = _expert_parameters(plan, spec)
+    tie = _tie_seconds(plan, spec, machine)
+    rows = []
+    for rank in range(plan.pp):
+        mine = timetable.stages_of(rank)
+        layers = sum(plan.stages[stage] for stage in mine)
+        count, experts = sum(counts[stage] for stage in mine), layers * expert
+        sent = _data_seconds(plan, where, count - experts, experts, max(1, layers))
+        hidden = _hiding(plan, [stages[stage] for stage in mine])
+        data = _exposed(sent, hidden, machine.constants.overlap_slowdown) if hidden else sent
+        ends = plan.pp > 1 and (0 in mine or len(plan.stages) - 1 in mine)
+        rows.append((data + (tie if ends else 0.0), _update_seconds(plan, machine, count)))
+    return rows
+
+
+def _expert_parameters(plan: ParallelPlan, spec: ModelSpec) -> int:
+    """Parameters of a layer's experts on one rank: their gradients have a group of their own."""
+    if not spec.experts:
+        return 0
+    one = replace(spec, experts=plan.ep, top_k=1)
+    two = layer_parameters(spec, tensor=plan.tp, expert=plan.ep)
+    each = layer_parameters(one, tensor=plan.tp, expert=plan.ep)
+    local = spec.experts // plan.ep
+    if local == 1:
+        return (3 if spec.gated else 2) * spec.hidden * spec.ffn // plan.tp
+    return (two.matrices - each.matrices) // (local - 1) * local
+
+
+def _data_seconds(plan: ParallelPlan, where: Axes, count: int, experts: int, layers: int) -> float:
+    """Return the seconds of all that data-parallel ranks send in a step.
+
+    Gradients are one buffer; ZeRO-3 gathers and scatters layer by layer.  Elements: DDP
+    and ZeRO-1 2 N; ZeRO-2 (m + 1) N; ZeRO-3 3 m N (Rajbhandari et al. 2020).
+    """
+    weight = WIDTHS[plan.precision]
+    gradient = 4 if plan.precision == "bfloat16" else weight
+    m, total = plan.micro_batches, 0.0
+    for span, n in ((where.data, count), (where.expert_data, experts)):
+        if n == 0:
+            continue
+        parts = layers if plan.zero == 3 else 1
+        scatter = parts * span.all_gather(n * gradient / parts)
+        gather = parts * span.all_gather(n * weight / parts)
+        total += {
+            0: span.all_reduce(n * gradient),
+            1: scatter + gather,
+            2: m * scatter + gather,
+            3: m * (2 * gather + scatter),
+        }[plan.zero]
+    return total
+
+
+def _tie_seconds(plan: ParallelPlan, spec: ModelSpec, machine: Machine) -> float:
+    """The first and the last stage sum the gradients of a tied embedding."""
+    if not plan.tied or plan.pp == 1:
+        return 0.0
+    last = strides(plan.degrees, plan.order)["pp"] * (plan.pp - 1)
+    size = spec.hidden * spec.vocab / plan.tp * WIDTHS[plan.precision]
+    return message_seconds(machine, 0, last, size)
+
+
+def _hiding(plan: ParallelPlan, mine: list[Seconds]) -> float:
+    """Return the seconds of computing behind which data's collectives can hide.
+
+    Gradients are ready as the last backward goes on; ZeRO-2 sends after each, and ZeRO-3 all along.
+    """
+    if plan.overlap == "none":
+        return 0.0
+    backward = sum(stage.input_grad + stage.weight_grad for stage in mine)
+    if plan.zero == 3:
+        return plan.micro_batches * sum(stage.total for stage in mine)
+    return backward * (plan.micro_batches if plan.zero == 2 else 1)
+
+
+def _exposed(sent: float, computing: float, slowdown: float) -> float:
+    """Return what sending adds to computing that it runs beside, each slowing the computing."""
+    if sent >= computing * slowdown:
+        return sent - computing
+    return sent * (1 - 1 / slowdown)
+
+
+def _update_seconds(plan: ParallelPlan, machine: Machine, count: int) -> float:
+    """The optimizer reads and writes its state and the weights, and reads gradients for the norm
+    and the update, and clears them: 32 bytes a parameter for Adam in half precision."""
+    weight = WIDTHS[plan.precision]
+    gradient = 4 if plan.precision == "bfloat16" else weight
+    state = 8 * (dict(OPTIMIZERS)[plan.optimizer] + (1 if weight < 4 else 0))
+    mine = count / (plan.dp * plan.cp if plan.zero else 1)
+    return mine * (state + 3 * gradient + weight) / rates(machine, plan.precision).bandwidth
+
+
+# ---------------------------------------------------------------------------------------- the parts
+
+
+def _breakdown(
+    plan: ParallelPlan,
+    simulation: Simulation,
+    times: Times,
+    stages: tuple[Seconds, ...],
+    once: list[tuple[float, float]],
+    rest: float,
+) -> Breakdown:
+    """Split the step of the rank that ends last."""
+    timetable = simulation.timetable
+    first = min(row[0] for row in simulation.starts)
+    ends = [row[-1] - first + rest for row in simulation.ends]
+    last = max(range(plan.pp), key=lambda rank: ends[rank] + sum(once[rank]))
+    whole = plan.micro_batches / timetable.micro_batches
+    parts = Seconds()
+    for stage in timetable.stages_of(last):
+        parts += stages[stage].times(_share(timetable, last, stage) * whole)
+    computing = parts.total - parts.recompute - parts.tensor + _recomputed_tensor(plan, parts)
+    pipeline = _sent(timetable, times, last) * whole
+    data, optimizer = once[last]
+    return Breakdown(
+        compute=computing,
+        recompute=parts.recompute - _recomputed_tensor(plan, parts),
+        tensor=parts.tensor,
+        pipeline=pipeline,
+        bubble=max(0.0, ends[last] - parts.total - pipeline),
+        data=data,
+        optimizer=optimizer,
+    )
+
+
+def _recomputed_tensor(plan: ParallelPlan, parts: Seconds) -> float:
+    """Collectives of a forward that is run again are counted as collectives: a third of all."""
+    return parts.tensor / 3 if plan.recompute == "full" else 0.0
+
+
+def _share(timetable: Timetable, rank: int, stage: int) -> float:
+    """Return how many micro-batches of a stage a rank runs (all, or half where it has replicas)."""
+    ran = sum(
+        1
+        for action in timetable.ranks[rank]
+        for part in action
+        if part.stage == stage and part.kind == "F"
+    )
+    return ran / timetable.slices
+
+
+def _sent(timetable: Timetable, times: Times, rank: int) -> float:
+    """Return the seconds for which sending to other ranks keeps a rank."""
+    placed, kept = timetable.placement, 0.0
+    for stage in timetable.stages_of(rank):
+        for boundary, other in ((stage, stage + 1), (stage - 1, stage - 1)):
+            if 0 <= other < len(placed) and placed[other] != placed[stage]:
+                kept += _share(timetable, rank, stage) * times.transfer[boundary]
+    return kept * (1 - times.hidden)
+
+
+def _notes(
+    plan: ParallelPlan, timetable: Timetable, layer_seconds: float | None
+) -> tuple[str, ...]:
+    notes = []
+    if timetable.micro_batches < plan.micro_batches:
+        notes.append(
+            f"the first {timetable.micro_batches} of {plan.micro_batches} micro-batches are "
+            "simulated; the others follow at the pace of the last of these"
+        )
+    if layer_seconds is not None:
+        notes.append("a layer takes the time that was measured")
+    if kind_named(plan.timetable).asynchronous:
+        notes.append("the timetable has no flush: weights are older than the gradients' step")
+    return tuple(notes)

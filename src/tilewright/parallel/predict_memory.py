@@ -1,0 +1,97 @@
+"""Bytes at the peak on a device of each pipeline rank.
+
+The idea: state by ZeRO and parameters of the stages that a rank holds; activations by walking the
+rank's own order of passes; and what one layer or the loss needs beside them.  Never an average:
+stages differ.
+
+This module does not know seconds.
+"""
+
+from dataclasses import replace
+
+from tilewright.cost import (
+    ModelSpec,
+    Split,
+    embedding_activation_bytes,
+    head_activation_bytes,
+    layer_activation_bytes,
+    layer_parameters,
+    stage_parameters,
+    state_bytes,
+)
+from tilewright.parallel.plan import ParallelPlan
+from tilewright.parallel.predict_stage import WIDTHS
+from tilewright.parallel.prediction import MemoryBytes
+from tilewright.parallel.timetables import Timetable, peak_activations
+
+# Of what a block keeps, its products' operands wait for the gradient of the weights: 32 of 34 s b h
+# (zero-bubble pipelines, arXiv 2401.10241).
+KEPT = 32 / 34
+
+
+def memory_bytes(
+    plan: ParallelPlan, spec: ModelSpec, timetable: Timetable
+) -> tuple[MemoryBytes, ...]:
+    """Return the bytes on each pipeline rank.  timetable: of the whole step, or of its beginning
+    where that already reaches the peak."""
+    counts = stage_parameters(spec, plan.stages, tensor=plan.tp, expert=plan.ep)
+    activations = _activations(plan, spec, timetable)
+    return tuple(
+        _rank(plan, spec, sum(counts[stage] for stage in stages), activations[rank], stages)
+        for rank, stages in enumerate(map(timetable.stages_of, range(plan.pp)))
+    )
+
+
+def _rank(
+    plan: ParallelPlan, spec: ModelSpec, count: int, activations: float, stages: tuple[int, ...]
+) -> MemoryBytes:
+    state = state_bytes(
+        count,
+        optimizer=plan.optimizer,
+        zero=plan.zero,
+        data=plan.dp * plan.cp,
+        precision=WIDTHS[plan.precision],
+        main_gradients=plan.precision == "bfloat16",
+    )
+    work = _workspace(plan, spec, last=len(plan.stages) - 1 in stages)
+    return MemoryBytes(state.weights, state.gradients, state.optimizer, activations, work)
+
+
+def _split(plan: ParallelPlan) -> Split:
+    return Split(plan.tp, plan.sequence_parallel, plan.recompute, plan.attention == "fused")
+
+
+def _layer(plan: ParallelPlan, spec: ModelSpec, split: Split) -> float:
+    """Bytes of one block and micro-batch; the accounting counts elements of two bytes."""
+    size = layer_activation_bytes(spec, plan.micro_batch, plan.seq, split)
+    return size / plan.cp * WIDTHS[plan.precision] / 2
+
+
+def _activations(plan: ParallelPlan, spec: ModelSpec, timetable: Timetable) -> tuple[float, ...]:
+    split = _split(plan)
+    one = _layer(plan, spec, split)
+    held = [layers * one for layers in plan.stages]
+    if plan.recompute == "full":
+        waiting = one
+    else:
+        waiting = KEPT * _layer(plan, spec, replace(split, recompute="selective"))
+    kept = [layers * waiting for layers in plan.stages]
+    shared = plan.tp if plan.sequence_parallel else 1
+    mask = embedding_activation_bytes(spec, plan.micro_batch, plan.seq, tensor=shared) / plan.cp
+    held[0] += mask
+    kept[0] += mask
+    slices = (1 / timetable.slices,) * timetable.slices
+    return peak_activations(timetable, held, kept, slices)
+
+
+def _workspace(plan: ParallelPlan, spec: ModelSpec, *, last: bool) -> float:
+    split = _split(plan)
+    whole = _layer(plan, spec, replace(split, recompute="none"))
+    size = 0.0 if plan.recompute == "none" else whole - _layer(plan, spec, split)
+    if last:
+        logits = head_activation_bytes(spec, plan.micro_batch, plan.seq, tensor=plan.tp)
+        size += logits / plan.cp
+    if plan.zero == 3:
+        layer = layer_parameters(spec, tensor=plan.tp, expert=plan.ep).total
+        size += 2 * layer * WIDTHS[plan.precision]  # one at work, the next one arriving
+    return size

@@ -1,0 +1,306 @@
+"""Prices of plans beside closed forms: operations, traffic, bubbles and bytes counted by hand."""
+
+import math
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tilewright.cost import (
+    Constants,
+    Device,
+    Link,
+    Machine,
+    ModelSpec,
+    model_flops,
+    parameters,
+)
+from tilewright.parallel import ParallelPlan, Prediction, make_plan, predict
+
+GIB = 2**30
+PEAK = 1e12
+FRACTION = 0.5
+
+
+def _ideal(devices: int, *, bandwidth: float = 1e15, slowdown: float = 1.0) -> Machine:
+    """A machine on which only products (and, if asked, links) take time."""
+    device = Device("d", 1e15, 1e15, 0.0, (("float16", PEAK), ("bfloat16", PEAK)))
+    constants = Constants(gemm_fraction=FRACTION, memory_fraction=1.0, overlap_slowdown=slowdown)
+    return Machine("ideal", device, (Link("all", None, 0.0, bandwidth),), devices, constants)
+
+
+def _priced(model: str, machine: Machine, batch: int, seq: int = 64, **fix: object) -> Prediction:
+    settings = {
+        "precision": "float16", "attention": "unfused", "overlap": "none", "micro_batch": 1,
+        "recompute": "none", "zero": 0, "tp": 1, "pp": 1, "sequence_parallel": False,
+    }  # fmt: skip
+    return make_plan(model, machine, batch=batch, seq=seq, fix=settings | fix).predicted
+
+
+GPT = "gpt:layers=8,hidden=512,heads=8,vocab=1000,positions=64"
+HEADLESS = "gpt:layers=8,hidden=512,heads=8,vocab=1,positions=64"
+
+
+# --------------------------------------------------------------------------------------- operations
+
+
+@pytest.mark.parametrize("model", [GPT, "llama:layers=4,hidden=256,heads=8,kv_heads=2,vocab=999"])
+@pytest.mark.parametrize(("tp", "dp"), [(1, 1), (1, 4), (2, 2), (2, 1)])
+def test_with_nothing_but_products_a_step_takes_its_operations_at_the_reached_peak(
+    model: str, tp: int, dp: int
+) -> None:
+    spec = ModelSpec.parse(model)
+    found = _priced(model, _ideal(tp * dp), 8, tp=tp, dp=dp)
+    flops = model_flops(spec, 8, 64)
+    # The head's columns are rounded up to whole ones on each rank.
+    columns = -(-spec.vocab // tp) * tp - spec.vocab
+    flops += 3 * 2 * 8 * 64 * spec.hidden * columns
+    assert found.step_seconds == pytest.approx(flops / (tp * dp * PEAK * FRACTION), rel=1e-3)
+    assert found.mfu <= FRACTION * (1 + 1e-9)
+
+
+def test_full_recomputation_takes_a_third_more_of_the_layers_and_mfu_is_three_quarters_of_hfu() -> (
+    None
+):
+    plain = _priced(HEADLESS, _ideal(1), 8)
+    full = _priced(HEADLESS, _ideal(1), 8, recompute="full")
+    assert full.step_seconds / plain.step_seconds == pytest.approx(4 / 3, rel=2e-3)
+    assert full.breakdown.recompute == pytest.approx(full.step_seconds / 4, rel=2e-3)
+    assert full.mfu / full.hfu == pytest.approx(3 / 4, rel=2e-3)
+
+
+def test_fused_attention_makes_half_the_scores_and_two_and_a_half_times_as_many_backward() -> None:
+    """Operations of the scores' square, counted by hand, at 0.75 of what products reach."""
+    unfused = _priced(HEADLESS, _ideal(1), 8)
+    fused = _priced(HEADLESS, _ideal(1), 8, attention="fused")
+    square = 8 * 8 * 4 * 64 * 64 * 512  # batch, layers, and 4 s s h
+    gained = (3 - 3.5 / 2 / 0.75) * square / (PEAK * FRACTION)
+    assert unfused.step_seconds - fused.step_seconds == pytest.approx(gained, rel=1e-3)
+
+
+def test_experts_take_what_the_chosen_ones_take_whoever_shares_them() -> None:
+    moe = "moe:layers=4,hidden=256,heads=8,vocab=1000,ffn=512,experts=8,top_k=2"
+    spec = ModelSpec.parse(moe)
+    for ep in (1, 2, 4):
+        found = _priced(moe, _ideal(4), 8, dp=4, ep=ep)
+        ideal = model_flops(spec, 8, 64) / (4 * PEAK * FRACTION)
+        assert found.step_seconds == pytest.approx(ideal, rel=2e-2)
+
+
+# ------------------------------------------------------------------------------------------ traffic
+
+
+@pytest.mark.parametrize(("zero", "rounds"), [(0, 2), (1, 2), (2, 3 + 1), (3, 3 * 3)])
+def test_data_parallel_ranks_send_what_zero_says(zero: int, rounds: int) -> None:
+    """DDP and ZeRO-1 2 N elements, ZeRO-2 (m + 1) N, ZeRO-3 3 m N, each times (P - 1)/P; m is 3."""
+    bandwidth, count = 1e9, parameters(ModelSpec.parse(GPT))
+    found = _priced(GPT, _ideal(4, bandwidth=bandwidth), 12, dp=4, zero=zero)
+    expected = rounds * 2 * count * 3 / 4 / bandwidth
+    assert found.breakdown.data == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_tensor_parallel_ranks_send_eight_b_s_h_a_layer(shared: bool) -> None:
+    """Elements: 8 b s h (t - 1)/t in each layer, and the embedding's and the head's sums."""
+    t, bandwidth = 4, 1e9
+    found = _priced(HEADLESS, _ideal(t, bandwidth=bandwidth), 3, tp=t, sequence_parallel=shared)
+    elements = 3 * (8 * 8 + 2 * 2) * 64 * 512 * (t - 1) / t
+    assert found.breakdown.tensor == pytest.approx(2 * elements / bandwidth, rel=1e-9)
+
+
+def test_what_is_hidden_behind_computing_costs_its_slowdown() -> None:
+    slow = 1.25
+    plain = _priced(GPT, _ideal(4, bandwidth=1e14, slowdown=slow), 8, dp=4)
+    hidden = _priced(GPT, _ideal(4, bandwidth=1e14, slowdown=slow), 8, dp=4, overlap="data")
+    assert hidden.breakdown.data == pytest.approx(plain.breakdown.data * (1 - 1 / slow), rel=1e-9)
+    # And what is longer than the last backward sticks out by the difference.
+    plain = _priced(GPT, _ideal(4, bandwidth=1e8, slowdown=slow), 8, dp=4)
+    hidden = _priced(GPT, _ideal(4, bandwidth=1e8, slowdown=slow), 8, dp=4, overlap="data")
+    backward = plain.breakdown.compute / 2 * 2 / 3
+    assert plain.breakdown.data - hidden.breakdown.data == pytest.approx(backward, rel=1e-3)
+
+
+@given(st.floats(1e8, 1e12), st.floats(1.0, 16.0), st.sampled_from(["1f1b", "gpipe", "zb-h1"]))
+def test_faster_links_never_make_a_step_slower(
+    bandwidth: float, factor: float, timetable: str
+) -> None:
+    fix = {"tp": 2, "dp": 2, "pp": 2, "timetable": timetable}
+    slow = _priced(GPT, _ideal(8, bandwidth=bandwidth), 16, **fix)
+    fast = _priced(GPT, _ideal(8, bandwidth=bandwidth * factor), 16, **fix)
+    assert fast.step_seconds <= slow.step_seconds * (1 + 1e-12)
+
+
+# ---------------------------------------------------------------------------------------- pipelines
+
+
+@pytest.mark.parametrize(
+    ("timetable", "chunks", "bubble"),
+    [("gpipe", 1, 3), ("1f1b", 1, 3), ("interleaved", 2, 3 / 2), ("zb-h1", 1, 1)],
+)
+def test_the_bubble_is_the_timetables(timetable: str, chunks: int, bubble: float) -> None:
+    """(p - 1)(F + B + W), over v where interleaved, (p - 1)(F + B - W) for ZB-H1; F = B = W."""
+    wide = "gpt:layers=8,hidden=8192,heads=64,vocab=1,positions=8"
+    found = _priced(wide, _ideal(4), 16, seq=8, pp=4, timetable=timetable, chunks=chunks)
+    one = found.breakdown.compute / 16  # F + B + W of a rank's stages
+    assert found.breakdown.bubble / one == pytest.approx(bubble, rel=2e-3)
+
+
+@pytest.mark.parametrize(("timetable", "chunks"), [("1f1b", 1), ("interleaved", 2), ("zb-h1", 1)])
+@pytest.mark.parametrize("overlap", ["none", "all"])
+def test_a_beginning_is_as_good_as_the_whole_step(
+    timetable: str, chunks: int, overlap: str
+) -> None:
+    machine, spec = Machine.parse("dgx-a100-80g x 64"), ModelSpec.parse("megatron-7.5b")
+    plan = make_plan(
+        spec, machine, batch=1021 if chunks == 1 else 1024, seq=512,
+        fix={"tp": 8, "pp": 8, "dp": 1, "micro_batch": 1, "timetable": timetable,
+             "chunks": chunks, "overlap": overlap},
+    )  # fmt: skip
+    short, whole = plan.predicted, predict(plan, spec, machine, most_passes=10**9)
+    assert short.simulation.timetable.micro_batches < 510
+    assert whole.simulation.timetable.micro_batches == plan.micro_batches
+    assert short.step_seconds == pytest.approx(whole.step_seconds, rel=2e-3)
+    assert short.memory_bytes == whole.memory_bytes
+
+
+@given(
+    st.sampled_from(["1f1b", "gpipe", "interleaved", "zb-h1", "zb-h2", "chimera", "dualpipe-v"]),
+    st.sampled_from(["none", "full"]),
+    st.sampled_from([(1, 2, 4), (2, 2, 2), (4, 4, 1), (2, 4, 1)]),
+    st.integers(0, 3),
+    st.sampled_from(["none", "data", "all"]),
+    st.integers(1, 6),
+)
+def test_the_parts_of_a_step_are_never_negative_and_a_device_has_at_most_its_peak(
+    timetable: str, recompute: str, degrees: tuple[int, int, int], zero: int, overlap: str, m: int
+) -> None:
+    tp, pp, dp = degrees
+    machine = Machine.parse("dgx-a100-80g").with_devices(tp * pp * dp)
+    found = _priced(
+        GPT, machine, dp * m, tp=tp, pp=pp, dp=dp, timetable=timetable, recompute=recompute,
+        zero=zero if dp > 1 else 0, overlap=overlap, chunks=2 if timetable == "interleaved" else 1,
+    )  # fmt: skip
+    assert all(part >= 0 for _, part in found.breakdown.rows)
+    assert all(size >= 0 for memory in found.memory_bytes for _, size in memory.rows)
+    assert 0 < found.mfu <= found.hfu < machine.constants.gemm_fraction
+    assert found.step_seconds > 0
+    assert len(found.memory_bytes) == pp
+
+
+# -------------------------------------------------------------------------------------------- bytes
+
+
+@pytest.mark.parametrize(
+    ("shared", "recompute", "gib"),
+    [(False, "none", 66.8438), (True, "none", 41.4141), (False, "selective", 37.7812),
+     (True, "selective", 12.3516), (False, "full", 5.8125)],
+)  # fmt: skip
+def test_the_first_stage_of_the_175b_model_keeps_what_is_published(
+    shared: bool, recompute: str, gib: float
+) -> None:
+    """Korthikanti et al. 2022: GiB of activations on the first stage, interleaved in 3 chunks; the
+    mask of the embedding's dropout, s b h p / t, is counted beside them."""
+    found = make_plan(
+        "megatron-175b", "dgx-a100-80g x 64", batch=64,
+        fix={"tp": 8, "pp": 8, "micro_batch": 1, "timetable": "interleaved", "chunks": 3,
+             "recompute": recompute, "sequence_parallel": shared, "attention": "unfused"},
+    ).predicted  # fmt: skip
+    held = found.memory_bytes[0].activations
+    in_flight = held - gib * GIB
+    mask = 2048 * 12288 / (8 if shared else 1)
+    assert in_flight / mask == pytest.approx(round(in_flight / mask), abs=0.25)
+    assert 8 <= round(in_flight / mask) <= 24
+
+
+def test_state_is_that_of_zero_on_the_stage_that_has_most_parameters() -> None:
+    """18 bytes a parameter with gradients in float32, 12 of them shared under ZeRO-1."""
+    found = _priced(GPT, _ideal(4), 8, dp=4, zero=1, precision="bfloat16").memory_bytes[0]
+    count = parameters(ModelSpec.parse(GPT))
+    assert found.weights + found.gradients == pytest.approx(6 * count)
+    assert found.optimizer == pytest.approx(12 * count / 4)
+
+
+def test_a_plan_that_does_not_fit_is_priced_and_flagged() -> None:
+    fix = {"tp": 8, "pp": 1, "dp": 1, "micro_batch": 1, "recompute": "full"}
+    found = make_plan("megatron-175b", "dgx-a100-80g x 8", batch=8, fix=fix).predicted
+    assert not found.fits
+    assert found.peak_bytes > 300 * GIB
+    assert found.step_seconds > 1
+    assert "DOES NOT FIT" in found.explain()
+
+
+def test_no_rank_is_averaged_away() -> None:
+    """A stage with more layers holds more, and the fullest decides."""
+    machine = Machine.parse("dgx-a100-80g x 2")
+    even = _priced(GPT, machine, 8, pp=2, dp=1, stages=(4, 4))
+    skew = _priced(GPT, machine, 8, pp=2, dp=1, stages=(1, 7))
+    assert skew.memory_bytes[1].weights > even.memory_bytes[1].weights
+    assert skew.peak_bytes == max(memory.total for memory in skew.memory_bytes)
+    assert skew.step_seconds > even.step_seconds
+
+
+# ---------------------------------------------------------------------------------- the whole thing
+
+
+def test_a_measured_layer_takes_the_place_of_the_roofline() -> None:
+    plan = make_plan(
+        HEADLESS, _ideal(1), batch=8, seq=64,
+        fix={"micro_batch": 1, "recompute": "none", "attention": "unfused"},
+        layer_seconds=0.25,
+    )  # fmt: skip
+    assert plan.predicted.step_seconds == pytest.approx(8 * 8 * 0.25, rel=1e-4)
+
+
+def test_a_prediction_is_a_pure_function() -> None:
+    machine = Machine.parse("dgx-a100-80g x 16")
+    spec = ModelSpec.parse("megatron-1.7b")
+    plan = make_plan(spec, machine, batch=32)
+    again = predict(plan, spec, machine)
+    assert replace(again, notes=()) == replace(plan.predicted, notes=())
+
+
+def test_a_trillion_parameters_on_3072_devices_are_priced_within_a_second() -> None:
+    fix = {"tp": 8, "pp": 64, "dp": 6, "micro_batch": 1, "recompute": "full"}
+    start = time.process_time()
+    found = make_plan("megatron-1t", "dgx-a100-80g x 3072", batch=3072, fix=fix).predicted
+    assert time.process_time() - start < 1
+    assert 0.3 < found.mfu < 0.6
+    assert found.fits
+
+
+@pytest.mark.parametrize(
+    ("model", "machine", "batch"),
+    [("gpt3-175b", "dgx-a100-80g x 64", 64), ("llama-3-70b", "dgx-h100 x 64", 256),
+     ("mixtral-8x7b", "hgx-h200 x 16", 128), ("gpt2", "host-2core", 8),
+     ("llama-2-7b", "p3.16xlarge x 8 nodes", 64)],
+)  # fmt: skip
+def test_what_is_not_pinned_is_chosen_so_that_it_fits(model: str, machine: str, batch: int) -> None:
+    plan = make_plan(model, machine, batch=batch)
+    assert plan.predicted.fits
+    assert any(note.startswith("by default: tp") for note in plan.predicted.notes)
+    # Fewer ranks for each copy of the model do not fit, whatever is computed again.
+    if plan.tp == 2:
+        with_less = make_plan(model, machine, batch=batch, fix={"tp": 1, "pp": 1})
+        assert not with_less.predicted.fits
+    # All of it pinned is the same plan, and the same price.
+    again = make_plan(model, machine, fix=ParallelPlan.parse(str(plan)))
+    assert again == plan
+    assert math.isclose(again.predicted.step_seconds, plan.predicted.step_seconds)
+
+
+def test_a_specification_is_priced_without_torch() -> None:
+    code = (
+        "import sys\n"
+        "sys.modules['torch'] = None\n"
+        "import tilewright as tw\n"
+        "plan = tw.plan('gpt3-175b', tw.Machine.parse('dgx-a100-80g x 64'), batch=64)\n"
+        "assert plan.predicted.fits and tw.ParallelPlan.parse(str(plan)) == plan\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
