@@ -128,9 +128,10 @@ def test_what_is_hidden_behind_computing_costs_its_slowdown() -> None:
 def test_faster_links_never_make_a_step_slower(
     bandwidth: float, factor: float, timetable: str
 ) -> None:
-    fix = {"tp": 2, "dp": 2, "pp": 2, "timetable": timetable}
-    slow = _priced(GPT, _ideal(8, bandwidth=bandwidth), 16, **fix)
-    fast = _priced(GPT, _ideal(8, bandwidth=bandwidth * factor), 16, **fix)
+    slow, fast = (
+        _priced(GPT, _ideal(8, bandwidth=speed), 16, tp=2, dp=2, pp=2, timetable=timetable)
+        for speed in (bandwidth, bandwidth * factor)
+    )
     assert fast.step_seconds <= slow.step_seconds * (1 + 1e-12)
 
 
