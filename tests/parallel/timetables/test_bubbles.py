@@ -12,6 +12,7 @@ from tilewright.parallel import (
     Timetable,
     even_times,
     make_timetable,
+    peak_activations,
     read_times,
     read_timetable,
     simulate,
@@ -88,6 +89,16 @@ def test_chimera_loses_p_minus_2_slots(p: int, m: int) -> None:
     n = p * m
     made = simulate(make_timetable("chimera", p, n), even_times(p, 2.0, 1.0, 1.0))
     assert made.bubble.of_total == pytest.approx((p - 2) / (2 * n + p - 2), abs=EXACT)
+
+
+@pytest.mark.parametrize("p", [1, 2, 3, 4, 7, 8])
+@pytest.mark.parametrize("rounds", [2.0, 2.5, 4.0])
+def test_zb_v_has_no_bubble_in_the_memory_of_1f1b(p: int, rounds: float) -> None:
+    table = make_timetable("zb-v", p, int(rounds * p))
+    made = simulate(table, even_times(2 * p))
+    assert made.bubble_without_barrier.of_total == pytest.approx(0, abs=EXACT)
+    half = (0.5,) * (2 * p)
+    assert max(peak_activations(table, half, half)) == p
 
 
 @pytest.mark.parametrize("overlap", [0.0, 0.4])

@@ -10,6 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tilewright.base.errors import OptionError
+from tilewright.parallel.timetables.asynchronous import (
+    ampnet,
+    pipedream,
+    pipedream_2bw,
+    pipemare,
+)
 from tilewright.parallel.timetables.orders import (
     breadth_first,
     gpipe,
@@ -21,14 +27,15 @@ from tilewright.parallel.timetables.orders import (
 )
 from tilewright.parallel.timetables.timetable import Timetable
 from tilewright.parallel.timetables.two_way import chimera, dualpipe, dualpipe_v
+from tilewright.parallel.timetables.v_shape import zero_bubble_v
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
     """A named way to make timetables.
 
-    parts: what its third argument cuts (chunks of a rank's model, token slices); empty if it has
-    none.
+    parts: what its third argument counts (chunks of a rank's model, token slices, micro-batches in
+    flight); empty if it has none.  asynchronous: whether weights are updated without a flush.
     """
 
     name: str
@@ -45,25 +52,30 @@ TIMETABLES = (
     Kind("terapipe", terapipe, "slices"),
     Kind("zb-h1", zero_bubble_h1),
     Kind("zb-h2", zero_bubble_h2),
+    Kind("zb-v", zero_bubble_v),
     Kind("chimera", chimera),
     Kind("dualpipe", dualpipe),
     Kind("dualpipe-v", dualpipe_v),
+    Kind("pipedream", pipedream, asynchronous=True),
+    Kind("pipedream-2bw", pipedream_2bw, asynchronous=True),
+    Kind("pipemare", pipemare, asynchronous=True),
+    Kind("ampnet", ampnet, "in-flight", asynchronous=True),
 )
 
 
 def make_timetable(name: str, ranks: int, micro_batches: int, parts: int = 1) -> Timetable:
     """Return the timetable of a name.
 
-    ranks: of the pipeline, each with an equal share of the model.  parts: chunks or token slices,
-    for the kinds that have them.  Raises OptionError for an unknown name (the nearest offered), and
-    for parts where a kind has none.
+    ranks: of the pipeline, each with an equal share of the model.  parts: chunks, token slices or
+    micro-batches in flight, for the kinds that have them.  Raises OptionError for an unknown name
+    (the nearest offered), and for parts where a kind has none.
     """
     kind = kind_named(name)
     if kind.parts:
         return kind.make(ranks, micro_batches, parts)
     if parts != 1:
         raise OptionError(
-            f"a {name} timetable has neither chunks nor slices",
+            f"a {name} timetable has nothing to count",
             expected=", ".join(f"{row.name} ({row.parts})" for row in TIMETABLES if row.parts),
             found=f"{name} with {parts} of them",
             mend="leave them out, or take one of these",

@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import coo_array
 
 from tilewright.parallel.timetables.bounds import lower_bound
 from tilewright.parallel.timetables.line import Problem, timetable_of
@@ -102,6 +100,10 @@ class _Programme:
 
     def solve(self, seconds: float) -> Any:
         """Write all constraints, and let HiGHS solve them."""
+        # SciPy takes a second to import, and who only prices a plan does not need it.
+        from scipy.optimize import LinearConstraint, milp
+        from scipy.sparse import coo_array
+
         for rank in range(self.problem.ranks):
             self._line(rank)
             self._either_or(rank)
@@ -131,7 +133,9 @@ class _Programme:
             found.append("".join(kind for _, (_, kind, _) in sorted(ops, key=lambda op: op[0])))
         return found
 
-    def _bounds(self) -> Bounds:
+    def _bounds(self) -> Any:
+        from scipy.optimize import Bounds
+
         low, high = np.zeros(self.cost + 1), np.ones(self.cost + 1)
         for (rank, kind, n), at in self.start.items():
             arrival = self.problem.arrival(rank)

@@ -10,6 +10,7 @@ This module does not know how timetables are made or how long they take.
 from collections import Counter
 
 from tilewright.base.errors import TimetableError
+from tilewright.parallel.timetables.rendezvous import check_rendezvous
 from tilewright.parallel.timetables.ticks import ticks
 from tilewright.parallel.timetables.timetable import (
     BACKWARD,
@@ -22,6 +23,7 @@ from tilewright.parallel.timetables.timetable import (
     Pass,
     Timetable,
 )
+from tilewright.parallel.timetables.versions import trace_versions
 
 WAYS = (Counter({FORWARD: 1, BACKWARD: 1}), Counter({FORWARD: 1, INPUT: 1, WEIGHT: 1}))
 
@@ -36,9 +38,11 @@ def verify_timetable(timetable: Timetable) -> None:
                 if part.kind != UPDATE:
                     runs.setdefault((part.stage, part.micro_batch), []).append((rank, part))
     ticks(timetable)
+    trace_versions(timetable)
     for stage in range(timetable.stages):
         for n in range(timetable.units):
             _check_passes(timetable, stage, n, runs.get((stage, n), []))
+    check_rendezvous(timetable)
 
 
 def _check_action(timetable: Timetable, rank: int, at: int, action: Action) -> None:
