@@ -17,7 +17,15 @@ from tilewright.cli.demo import CURVES, TEXT, run_demo
 from tilewright.cli.peer import EAGER
 from tilewright.cli.session import CHECKPOINT, Plan, Session, open_session
 from tilewright.cli.written_input import read_inputs
-from tilewright.cost import Machine, build_program, parse_program, show_program
+from tilewright.cost import (
+    Constants,
+    Device,
+    Link,
+    Machine,
+    build_program,
+    parse_program,
+    show_program,
+)
 from tilewright.graph.text import parse
 
 Golden = Callable[[str, str], None]
@@ -113,13 +121,15 @@ def test_machine_prints_what_parses(command: Command) -> None:
     assert "measures a product" in err
 
 
-CLUSTER = """machine cluster x 16
-device d: memory 80GiB, bandwidth 2TB/s, launch 5us, bfloat16 312TFLOP/s
-link near: groups 8, latency 3us, bandwidth 200GB/s, share 1
-link far: latency 5us, bandwidth 25GB/s, share 1
-constants: gemm_fraction 0.8, memory_fraction 0.75, layer_seconds 0s, collective_seconds 40us,
-  overlap_slowdown 1
-"""
+CLUSTER = str(
+    Machine(
+        "cluster",
+        Device("d", 80 * 2.0**30, 2e12, 5e-6, (("bfloat16", 312e12),)),
+        (Link("near", 8, 3e-6, 200e9), Link("far", None, 5e-6, 25e9)),
+        16,
+        replace(Constants(), memory_fraction=0.75, collective_seconds=40e-6),
+    )
+)
 
 
 def test_collective_prints_formulas_prices_and_the_choice(command: Command, golden: Golden) -> None:
@@ -133,6 +143,16 @@ def test_collective_draws_an_algorithm(command: Command, golden: Golden) -> None
     code, out, _ = command("collective", "all-gather", "--ranks", "5", "--draw", "bruck")
     assert code == 0
     golden("collective_drawn.txt", out)
+
+
+def test_collective_draws_an_algorithm_into_a_file(command: Command, tmp_path: Path) -> None:
+    words = ("collective", "all-reduce", "--ranks", "4", "--draw", "ring", "--out", "ring.svg")
+    code, out, _ = command(*words)
+    assert (code, out) == (0, "drawn in ring.svg\n")
+    picture = (tmp_path / "ring.svg").read_bytes()
+    assert b"<svg" in picture
+    command(*words)
+    assert (tmp_path / "ring.svg").read_bytes() == picture
 
 
 def test_what_collective_prints_as_text_is_proved_and_priced(
@@ -183,6 +203,9 @@ WRONG_COLLECTIVES = {
     "collective_twice": ("collective", "all-reduce", "--draw", "ring", "--text", "ring"),
     "collective_too_wide": ("collective", "all-reduce", "--machine", "dgx-a100-80g x 32",
                             "--ranks", "32", "--draw", "ring"),
+    "collective_out_of_nothing": ("collective", "all-reduce", "--out", "ring.svg"),
+    "collective_of_too_many_messages": ("collective", "all-to-all", "--ranks", "4096",
+                                        "--machine", "dgx-a100-80g x 4096", "--text", "bruck"),
     "messages_missing": ("messages", "nowhere.txt"),
 }  # fmt: skip
 

@@ -185,12 +185,13 @@ def collective(
     root: Annotated[int, typer.Option(help="Of a broadcast, reduce, gather, scatter.")] = 0,
     draw: Annotated[str, typer.Option(metavar="ALGORITHM", help="Draw its rounds.")] = "",
     text: Annotated[str, typer.Option(metavar="ALGORITHM", help="Print its messages.")] = "",
+    out: Annotated[Path | None, typer.Option(help="With --draw: to this SVG or PNG.")] = None,
 ) -> None:
     """Price the algorithms of a collective on a machine; draw or print one as messages."""
     from tilewright.cli.collective import collective_lines, question
 
     asked = question(name, machine, ranks, size, stride=stride, root=root)
-    print("\n".join(collective_lines(asked, draw, text)))
+    print("\n".join(collective_lines(asked, draw, text, out)))
 
 
 @app.command()

@@ -23,21 +23,40 @@ from tilewright.cost import (
     verify,
 )
 
+MOST_RANKS = 512  # among which messages are drawn or printed
 
-def collective_lines(asked: Question, draw: str, text: str) -> list[str]:
-    """Return the page of a collective; or one algorithm's picture, or its text."""
-    if draw and text:
+
+def collective_lines(asked: Question, draw: str, text: str, out: Path | None) -> list[str]:
+    """Return the page of a collective; or one algorithm's picture, or its text.
+
+    draw, text: an algorithm's name, or "".  out: where the picture goes, if not among the lines.
+    """
+    if (draw and text) or (out and not draw):
+        both = f"--draw {draw} --text {text}" if draw else f"--out {out} without --draw"
         raise OptionError(
-            "--draw and --text do not go together",
-            expected="one of them",
-            found=f"--draw {draw} --text {text}",
+            "these options do not go together",
+            expected="--draw, --draw with --out, or --text",
+            found=both,
         )
     if not draw and not text:
         return collective_page(asked)
-    choice = choice_of(asked, draw or text)
-    program = program_of(choice, asked.network, root=asked.root)
+    if asked.ranks > MOST_RANKS:
+        raise OptionError(
+            "messages among so many ranks are not written out",
+            expected=f"at most {MOST_RANKS} ranks",
+            found=str(asked.ranks),
+            mend="draw or print it among fewer",
+        )
+    program = program_of(choice_of(asked, draw or text), asked.network, root=asked.root)
     verify(program)
-    return [draw_program(program) if draw else show_program(program).rstrip("\n")]
+    if text:
+        return [show_program(program).rstrip("\n")]
+    if out is None:
+        return [draw_program(program)]
+    from tilewright.report import plot_messages
+
+    plot_messages(out, program)
+    return [f"drawn in {out}"]
 
 
 def own_lines(path: Path, machine: str, size: str, stride: int) -> list[str]:

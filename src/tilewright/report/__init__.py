@@ -2,6 +2,7 @@
 
 from tilewright.report.cost_page import graph_page, model_page
 from tilewright.report.curves import plot_losses
+from tilewright.report.message_picture import plot_messages
 from tilewright.report.operator_page import core_lines, coverage, operator_page
 from tilewright.report.textbook import textbook
 
@@ -12,5 +13,6 @@ __all__ = [
     "model_page",
     "operator_page",
     "plot_losses",
+    "plot_messages",
     "textbook",
 ]

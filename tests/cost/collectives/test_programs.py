@@ -40,6 +40,14 @@ def test_every_variant_is_proved_to_deliver(name: str) -> None:
             verify(program)
 
 
+@pytest.mark.sweep
+@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("ranks", [23, 32, 36, 65])
+def test_every_variant_is_proved_to_deliver_among_more_ranks(name: str, ranks: int) -> None:
+    for program in programs(name, ranks)[:: ranks // 3]:
+        verify(program)
+
+
 def run(program: MessageProgram, vectors: np.ndarray) -> list[dict[int, Any]]:
     """Run a program on a number for each rank and chunk; messages of a round are sent first."""
     held = [{c: vectors[r, c] for c in program.begins(r)} for r in range(program.ranks)]

@@ -22,7 +22,7 @@ from tilewright.cost.collectives.select import (
     select,
 )
 from tilewright.cost.collectives.simulate import simulate
-from tilewright.cost.collectives.text import parse_program, show_program
+from tilewright.cost.collectives.text import parse_program, show_numbers, show_program
 from tilewright.cost.collectives.verify import verify
 
 __all__ = [
@@ -55,6 +55,7 @@ __all__ = [
     "program_page",
     "read_times",
     "select",
+    "show_numbers",
     "show_program",
     "simulate",
     "variants_of",
