@@ -57,6 +57,7 @@ def test_the_readme_names_every_command() -> None:
         "collective",
         "links",
         "messages",
+        "plan",
         "bench",
     }
 
