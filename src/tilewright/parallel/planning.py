@@ -13,21 +13,34 @@ recomputation and the largest micro-batch.  All other settings follow:
     ep          as many of dp's ranks in a node as share the experts evenly
     precision   bfloat16, or what the device has   stages     as even as there is, less at the ends
 
+Of a captured graph, the dial is pp alone; operators are placed in their order, in pieces that take
+as equal a time as can be, and the type is that of its parameters.
+
 This module does not know prices.
 """
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from tilewright.base.errors import PlanError
 from tilewright.cost import Machine, ModelSpec
+from tilewright.graph.ir import Graph
 from tilewright.parallel.plan import NAMES, PRECISIONS, ParallelPlan, check_fix, show_value
 from tilewright.parallel.plan_check import check_plan, even_stages, machine_words, stage_count
 from tilewright.parallel.predict import plan_timetable, predict
+from tilewright.parallel.predict_graph import (
+    GRAPH_PLAIN,
+    check_graph_plan,
+    even_placement,
+    examples_of,
+    graph_precision,
+    graph_words,
+    predict_graph,
+)
 from tilewright.parallel.predict_memory import memory_bytes
 
 Fix = Mapping[str, Any] | ParallelPlan | None
@@ -36,38 +49,44 @@ FILLED = 4  # micro-batches for each stage that keep a pipeline's bubble small
 
 
 def plan(
-    model: str | Path | ModelSpec,
+    model: Any,
     machine: str | Machine,
     *,
     batch: int | None = None,
     seq: int | None = None,
     fix: Fix = None,
+    inputs: Sequence[Any] = (),
     layer_seconds: float | None = None,
 ) -> ParallelPlan:
     """Return how a training step of a model is spread over a machine, with its price.
 
-    model: a specification (`gpt:layers=48,...`), a name (`gpt3-175b`), or the path of a Hugging
-    Face `config.json`.  machine: `dgx-a100-80g x 64` and the like.  batch: sequences in a step;
-    seq: tokens of each, the model's positions if nothing is said.  fix: settings that are pinned,
-    or a whole plan; a fully pinned plan is a pure prediction.  layer_seconds: forward and backward
-    of one layer and micro-batch, measured.
+    model: a specification (`gpt:layers=48,...`), a name (`gpt3-175b`), the path of a Hugging Face
+    `config.json`; a Graph, what `tw.capture` gave, or a torch module with `inputs`, one
+    micro-batch of them (fake tensors will do).  machine: `dgx-a100-80g x 64` and the like.  batch:
+    sequences (for a graph: examples) in a step; seq: tokens of each, the model's positions if
+    nothing is said.  fix: settings that are pinned, or a whole plan; a fully pinned plan is a pure
+    prediction.  Of a graph, `placement` maps operators or modules to pipeline ranks.
+    layer_seconds: forward and backward of one layer and micro-batch, measured.
 
     A plan that does not fit in memory is priced too: `predicted.fits` says so.  Raises PlanError,
     ModelSpecError or MachineError.
     """
-    spec = model if isinstance(model, ModelSpec) else ModelSpec.parse(str(model))
     cluster = machine if isinstance(machine, Machine) else Machine.parse(machine)
-    pinned = _pinned(fix, batch, seq)
-    pinned = {"model": str(spec), "machine": machine_words(cluster), **pinned}
+    pinned = {"machine": machine_words(cluster), **_pinned(fix, batch, seq)}
     if "batch" not in pinned:
         raise PlanError(
             "nothing says how many sequences a step has",
             expected="batch",
             mend="say batch=512, or whatever a step has",
         )
-    made = _choose(spec, cluster, {"seq": spec.positions, **pinned})
-    check_plan(made, spec, cluster)
-    price = predict(made, spec, cluster, layer_seconds=layer_seconds)
+    if isinstance(model, str | Path | ModelSpec):
+        spec = model if isinstance(model, ModelSpec) else ModelSpec.parse(str(model))
+        made = _choose(spec, cluster, {"model": str(spec), "seq": spec.positions, **pinned})
+        price = predict(made, spec, cluster, layer_seconds=layer_seconds)
+    else:
+        graph = _graph_of(model, inputs)
+        made = _choose_for_graph(graph, cluster, {"model": graph_words(graph), **pinned})
+        price = predict_graph(made, graph, cluster)
     chosen = [name for name in NAMES[4:] if name not in pinned]
     said = ", ".join(f"{name} {show_value(getattr(made, name))}" for name in chosen)
     notes = (*price.notes, f"by default: {said}") if chosen else price.notes
@@ -80,7 +99,12 @@ def _pinned(fix: Fix, batch: int | None, seq: int | None) -> dict[str, Any]:
         found = {item.name: getattr(fix, item.name) for item in fields(fix)}
         del found["priced"]
     else:
-        found = dict(check_fix(dict(fix or {})))
+        settings = dict(fix or {})
+        placement = dict(settings.pop("placement", {}))
+        found = {
+            **check_fix(settings),
+            **({"placement": tuple(placement.items())} if placement else {}),
+        }
     for name, value in (("batch", batch), ("seq", seq)):
         if value is not None and found.get(name, value) != value:
             raise PlanError(
@@ -92,6 +116,34 @@ def _pinned(fix: Fix, batch: int | None, seq: int | None) -> dict[str, Any]:
         if value is not None:
             found[name] = value
     return found
+
+
+def _graph_of(model: Any, inputs: Sequence[Any]) -> Graph:
+    if isinstance(model, Graph):
+        return model
+    from tilewright.capture import Captured, capture  # what needs torch comes with torch
+
+    return (model if isinstance(model, Captured) else capture(model, *inputs)).graph
+
+
+def _choose_for_graph(graph: Graph, machine: Machine, pinned: dict[str, Any]) -> ParallelPlan:
+    """Return the plan with the fewest pipeline ranks that fits; the last if none does."""
+    last = None
+    ranks = [n for n in range(1, len(graph.nodes) + 1) if machine.devices % n == 0]
+    for pp in (pinned["pp"],) if "pp" in pinned else ranks:
+        given = {"pp": pp, "dp": max(1, machine.devices // pp), **GRAPH_PLAIN, **pinned}
+        given.setdefault("micro_batch", examples_of(graph))
+        given.setdefault("overlap", "data")
+        given.setdefault("precision", graph_precision(graph))
+        made = ParallelPlan(**given)
+        check_graph_plan(made, graph, machine)
+        if "placement" not in pinned:
+            made = replace(made, placement=even_placement(made, graph, machine))
+        last = made
+        if predict_graph(made, graph, machine).fits:
+            return made
+    assert last is not None, "one rank is always a candidate"
+    return last
 
 
 def _choose(spec: ModelSpec, machine: Machine, pinned: dict[str, Any]) -> ParallelPlan:

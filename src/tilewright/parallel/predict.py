@@ -11,7 +11,6 @@ from dataclasses import replace
 from functools import lru_cache
 
 from tilewright.cost import (
-    OPTIMIZERS,
     Machine,
     ModelSpec,
     hardware_flops,
@@ -20,8 +19,7 @@ from tilewright.cost import (
     stage_parameters,
 )
 from tilewright.parallel.plan import ParallelPlan
-from tilewright.parallel.predict_block import rates
-from tilewright.parallel.predict_links import message_seconds, strides
+from tilewright.parallel.predict_links import exposed, message_seconds, strides
 from tilewright.parallel.predict_memory import memory_bytes
 from tilewright.parallel.predict_stage import (
     WIDTHS,
@@ -30,6 +28,7 @@ from tilewright.parallel.predict_stage import (
     axes,
     stage_seconds,
     transfer_seconds,
+    update_seconds,
 )
 from tilewright.parallel.prediction import Breakdown, Prediction
 from tilewright.parallel.timetables import (
@@ -150,9 +149,9 @@ def _once(
         count, experts = sum(counts[stage] for stage in mine), layers * expert
         sent = _data_seconds(plan, where, count - experts, experts, max(1, layers))
         hidden = _hiding(plan, [stages[stage] for stage in mine])
-        data = _exposed(sent, hidden, machine.constants.overlap_slowdown) if hidden else sent
+        data = exposed(sent, hidden, machine.constants.overlap_slowdown) if hidden else sent
         ends = plan.pp > 1 and (0 in mine or len(plan.stages) - 1 in mine)
-        rows.append((data + (tie if ends else 0.0), _update_seconds(plan, machine, count)))
+        rows.append((data + (tie if ends else 0.0), update_seconds(plan, machine, count)))
     return rows
 
 
@@ -213,23 +212,6 @@ def _hiding(plan: ParallelPlan, mine: list[Seconds]) -> float:
     if plan.zero == 3:
         return plan.micro_batches * sum(stage.total for stage in mine)
     return backward * (plan.micro_batches if plan.zero == 2 else 1)
-
-
-def _exposed(sent: float, computing: float, slowdown: float) -> float:
-    """Return what sending adds to computing that it runs beside, each slowing the computing."""
-    if sent >= computing * slowdown:
-        return sent - computing
-    return sent * (1 - 1 / slowdown)
-
-
-def _update_seconds(plan: ParallelPlan, machine: Machine, count: int) -> float:
-    """The optimizer reads and writes its state and the weights, and reads gradients for the norm
-    and the update, and clears them: 32 bytes a parameter for Adam in half precision."""
-    weight = WIDTHS[plan.precision]
-    gradient = 4 if plan.precision == "bfloat16" else weight
-    state = 8 * (dict(OPTIMIZERS)[plan.optimizer] + (1 if weight < 4 else 0))
-    mine = count / (plan.dp * plan.cp if plan.zero else 1)
-    return mine * (state + 3 * gradient + weight) / rates(machine, plan.precision).bandwidth
 
 
 # ---------------------------------------------------------------------------------------- the parts

@@ -98,3 +98,10 @@ def message_seconds(machine: Machine, sender: int, receiver: int, size: float) -
     """Return the seconds of one message between two devices."""
     link = machine.links[machine.level_of((sender, receiver))]
     return link.latency + size / link.reached
+
+
+def exposed(sent: float, computing: float, slowdown: float) -> float:
+    """Return what sending adds to computing that it runs beside, each slowing the computing."""
+    if sent >= computing * slowdown:
+        return sent - computing
+    return sent * (1 - 1 / slowdown)

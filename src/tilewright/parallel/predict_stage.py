@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from tilewright.cost import Machine, ModelSpec
+from tilewright.cost import OPTIMIZERS, Machine, ModelSpec
 from tilewright.parallel.plan import ParallelPlan
 from tilewright.parallel.predict_block import (
     Load,
@@ -166,6 +166,19 @@ def transfer_seconds(
         else 0.0
         for one, two in itertools.pairwise(placement)
     )
+
+
+def update_seconds(plan: ParallelPlan, machine: Machine, count: int) -> float:
+    """Return the seconds of the optimizer on one rank's parameters.
+
+    It reads and writes its state and the weights, and reads gradients for the norm and the update,
+    and clears them: 32 bytes a parameter for Adam in half precision.
+    """
+    weight = WIDTHS[plan.precision]
+    gradient = 4 if plan.precision == "bfloat16" else weight
+    state = 8 * (dict(OPTIMIZERS)[plan.optimizer] + (1 if weight < 4 else 0))
+    mine = count / (plan.dp * plan.cp if plan.zero else 1)
+    return mine * (state + 3 * gradient + weight) / rates(machine, plan.precision).bandwidth
 
 
 def _collectives(spec: ModelSpec, shape: Shape, where: Axes) -> tuple[float, float]:
