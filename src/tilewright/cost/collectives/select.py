@@ -17,7 +17,7 @@ from tilewright.cost.collectives.build import build_program, find_variant, setti
 from tilewright.cost.collectives.formulas import best_segments, formula_seconds
 from tilewright.cost.collectives.network import Network
 from tilewright.cost.collectives.program import MessageProgram
-from tilewright.cost.collectives.simulate import profile
+from tilewright.cost.collectives.simulate import Profile, profile
 from tilewright.cost.collectives.variants import Setting, Variant
 
 EXACT = 64  # ranks up to which programs are built to be priced
@@ -121,7 +121,7 @@ def _price(row: Variant, network: Network, size: float) -> Choice:
     at = setting(row, network.ranks, node=_node(row, network))
     segments = best_segments(row, at, network, size)
     if _by_program(row, network, segments):
-        seconds = profile(_program(row, network, segments), network).seconds(size)
+        seconds = _profile(row, network, segments).seconds(size)
     else:
         cut = Setting(at.ranks, at.root, segments, at.node)
         seconds = formula_seconds(row, cut, network, size)
@@ -135,10 +135,12 @@ def _by_program(row: Variant, network: Network, segments: int) -> bool:
     return not exact and ranks <= EXACT and ranks * segments <= PIPELINE
 
 
-@functools.lru_cache(maxsize=1 << 8)
-def _program(row: Variant, network: Network, segments: int) -> MessageProgram:
-    node = _node(row, network)
-    return build_program(row.collective, row.name, network.ranks, segments=segments, node=node)
+@functools.lru_cache(maxsize=1 << 12)
+def _profile(row: Variant, network: Network, segments: int) -> Profile:
+    """Return what is left of a program to be priced: a few lines, not its messages."""
+    node, ranks = _node(row, network), network.ranks
+    made = build_program(row.collective, row.name, ranks, segments=segments, node=node)
+    return profile(made, network)
 
 
 def _node(row: Variant, network: Network) -> int:

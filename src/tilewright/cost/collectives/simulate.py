@@ -5,7 +5,6 @@ that is the largest of a few lines `a + n b` over the size n, so a program is lo
 priced for any size after that.  This module does not know the algorithms or their formulas.
 """
 
-import functools
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -41,7 +40,6 @@ def simulate(program: MessageProgram, network: Network, size: float) -> float:
     return profile(program, network).seconds(size)
 
 
-@functools.lru_cache(maxsize=1 << 10)
 def profile(program: MessageProgram, network: Network) -> Profile:
     """Return what a program is on a network, for any size."""
     if network.ranks != program.ranks:
