@@ -247,6 +247,63 @@ def plan(
 
 
 @app.command()
+def timetable(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="1f1b, zb-h1, dualpipe, ...")] = "",
+    read: Annotated[Path | None, typer.Option(help="A timetable's text in place of NAME.")] = None,
+    stages: Annotated[
+        int | None, typer.Option(help="Ranks of the pipeline [default: 4].", min=1)
+    ] = None,
+    micro_batches: Annotated[
+        int | None, typer.Option(help="Of a step [default: 8].", min=1)
+    ] = None,
+    chunks: Annotated[int | None, typer.Option(help="Stages on each rank.", min=1)] = None,
+    slices: Annotated[int | None, typer.Option(help="Of a sequence (terapipe).", min=1)] = None,
+    in_flight: Annotated[int | None, typer.Option(help="Micro-batches (ampnet).", min=1)] = None,
+    times: Annotated[
+        str,
+        typer.Option(metavar="F=..,B=..,W=..,comm=..", help="Of a rank's share; a:b:c by rank."),
+    ] = "",
+    kept: Annotated[float, typer.Option(help="M_W/M_B: kept of activations until W.")] = 0.4,
+    search: Annotated[bool, typer.Option("--search", help="Search for a cheaper one.")] = False,
+    cap: Annotated[
+        float | None, typer.Option(help="Activations it may hold [default: what NAME holds].")
+    ] = None,
+    barrier: Annotated[
+        bool, typer.Option("--barrier", help="Search the shortest step, not the shortest rank.")
+    ] = False,
+    prove: Annotated[bool, typer.Option("--prove", help="By integer programming.")] = False,
+    trials: Annotated[int | None, typer.Option(help="Of a search.", min=1)] = None,
+    seed: Annotated[int | None, typer.Option(help="Of a search.")] = None,
+    draw: Annotated[Path | None, typer.Option(help="A picture: out.svg or out.png.")] = None,
+    save: Annotated[Path | None, typer.Option(help="Where its text goes.")] = None,
+    width: Annotated[int, typer.Option(help="Characters of the drawing.", min=20)] = 100,
+) -> None:
+    """Make, read, search, judge and draw the timetable of a pipeline."""
+    from tilewright.cli.timetable import (
+        Question,
+        asked_timetable,
+        hunt_for,
+        save_timetable,
+        timetable_lines,
+    )
+
+    given = {"chunks": chunks, "slices": slices, "in-flight": in_flight}
+    parts = {option: count for option, count in given.items() if count is not None}
+    wanted = {"stages": stages, "micro-batches": micro_batches}
+    sizes = {option: count for option, count in wanted.items() if count is not None}
+    question = Question(name, read, sizes, parts, times, kept, width)
+    hunt = hunt_for(search, cap=cap, barrier=barrier, prove=prove, trials=trials, seed=seed)
+    made, before = asked_timetable(question, hunt, lambda text: print(text, file=sys.stderr))
+    print("\n".join([*before, *timetable_lines(question, made)]))
+    if save is not None:
+        save_timetable(save, made.timetable)
+    if draw is not None:
+        from tilewright.report import plot_timetable
+
+        plot_timetable(draw, made)
+
+
+@app.command()
 def debug(model: Model, batch: Examples = None, inputs: Inputs = None) -> None:
     """Compare every node of a model with PyTorch eager; name the first that differs."""
     from tilewright.cli.inspect import Look, compare

@@ -5,6 +5,7 @@ from tilewright.report.curves import plot_losses
 from tilewright.report.message_picture import plot_messages
 from tilewright.report.operator_page import core_lines, coverage, operator_page
 from tilewright.report.textbook import textbook
+from tilewright.report.timetable_picture import plot_timetable
 
 __all__ = [
     "core_lines",
@@ -14,5 +15,6 @@ __all__ = [
     "operator_page",
     "plot_losses",
     "plot_messages",
+    "plot_timetable",
     "textbook",
 ]

@@ -6,6 +6,7 @@ functions of it.
 
 from tilewright.parallel.timetables.activations import in_flight, peak_activations
 from tilewright.parallel.timetables.bounds import lower_bound
+from tilewright.parallel.timetables.draw import draw_timetable
 from tilewright.parallel.timetables.line import Budget, Problem
 from tilewright.parallel.timetables.names import TIMETABLES, Kind, kind_named, make_timetable
 from tilewright.parallel.timetables.prove import prove_timetable
@@ -48,6 +49,7 @@ __all__ = [
     "Trace",
     "check_rendezvous",
     "cut_tokens",
+    "draw_timetable",
     "even_times",
     "in_flight",
     "kind_named",

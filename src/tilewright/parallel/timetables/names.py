@@ -25,6 +25,7 @@ from tilewright.parallel.timetables.orders import (
     zero_bubble_h1,
     zero_bubble_h2,
 )
+from tilewright.parallel.timetables.search import zero_bubble_1p, zero_bubble_2p
 from tilewright.parallel.timetables.timetable import Timetable
 from tilewright.parallel.timetables.two_way import chimera, dualpipe, dualpipe_v
 from tilewright.parallel.timetables.v_shape import zero_bubble_v
@@ -35,12 +36,14 @@ class Kind:
     """A named way to make timetables.
 
     parts: what its third argument counts (chunks of a rank's model, token slices, micro-batches in
-    flight); empty if it has none.  asynchronous: whether weights are updated without a flush.
+    flight); empty if it has none.  cap: what a search for one may hold, in multiples of the ranks;
+    0 where none is searched.  asynchronous: whether weights are updated without a flush.
     """
 
     name: str
     make: Callable[..., Timetable]
     parts: str = ""
+    cap: int = 0
     asynchronous: bool = False
 
 
@@ -52,6 +55,8 @@ TIMETABLES = (
     Kind("terapipe", terapipe, "slices"),
     Kind("zb-h1", zero_bubble_h1),
     Kind("zb-h2", zero_bubble_h2),
+    Kind("zb-1p", zero_bubble_1p, cap=1),
+    Kind("zb-2p", zero_bubble_2p, cap=2),
     Kind("zb-v", zero_bubble_v),
     Kind("chimera", chimera),
     Kind("dualpipe", dualpipe),

@@ -16,15 +16,18 @@ from dataclasses import dataclass, replace
 from tilewright.parallel.timetables.bounds import lower_bound
 from tilewright.parallel.timetables.line import (
     SLACK,
+    Budget,
     Made,
     Problem,
     Rule,
     follow,
     timetable_of,
 )
-from tilewright.parallel.timetables.timetable import Timetable
+from tilewright.parallel.timetables.times import even_times
+from tilewright.parallel.timetables.timetable import Timetable, check_sizes
 
 MOST_TRIALS, FEWEST_TRIALS = 4000, 200
+FEW_TRIALS = 12
 # What trials of large problems are bounded by: about 10 seconds of one core.
 MOST_PASSES = 6_000_000
 STARTING_FILLS = (1.0, 0.5)
@@ -92,6 +95,28 @@ def search_timetable(
     assert hunt.best is not None, "one trial is made"
     made = timetable_of("searched", problem.micro_batches, hunt.best.orders)
     return Searched(made, hunt.best.cost, hunt.bound, hunt.trials, "search by rules")
+
+
+def zero_bubble_1p(ranks: int, micro_batches: int) -> Timetable:
+    """Return what a search finds in the memory of 1F1B, for passes of equal times.
+
+    Where the times are known, `search_timetable` with a cap of p activations finds better ones.
+    """
+    return _capped("zb-1p", ranks, micro_batches, ranks)
+
+
+def zero_bubble_2p(ranks: int, micro_batches: int) -> Timetable:
+    """Return what a search finds in twice the memory of 1F1B, for passes of equal times.
+
+    Where the times are known, `search_timetable` with a cap of 2p activations finds better ones.
+    """
+    return _capped("zb-2p", ranks, micro_batches, 2 * ranks)
+
+
+def _capped(name: str, ranks: int, micro_batches: int, cap: int) -> Timetable:
+    check_sizes(name, ranks=ranks, micro_batches=micro_batches)
+    problem = Problem(micro_batches, even_times(ranks), Budget(float(cap)))
+    return replace(search_timetable(problem, trials=FEW_TRIALS).timetable, name=name)
 
 
 def trials_for(problem: Problem) -> int:
