@@ -1,12 +1,12 @@
 """Where to cut a sequence into token slices, so that a pipeline of them is fastest (TeraPipe).
 
 The idea: a slice attends to all that came before it, so equal slices take unequal times and the
-longest sets the pace: T = sum of t_i + (p - 1) max of t_i.  For every bound on the longest slice a
-dynamic programme finds the cuts with the smallest sum; the best bound wins.
+longest sets the pace: T = sum of t_i + (p - 1) max of t_i.  For a bound on the longest slice a
+dynamic programme finds the cuts with the smallest sum; the bounds are searched by halves.
 
 This module does not know what a slice's time is made of; it is asked of a function.
 
-Source: TeraPipe (arXiv 2102.07988), section 3.3.
+Source: TeraPipe (arXiv 2102.07988).
 """
 
 from collections.abc import Callable
@@ -37,7 +37,7 @@ def cut_tokens(length: int, ranks: int, time: SliceTime, *, grain: int = 1) -> T
     """Return the cuts of a sequence whose latency through `ranks` stages is smallest.
 
     Slices are multiples of `grain` tokens, which divides the length.  Takes (length/grain)^2 calls
-    of `time`, and as many steps for each distinct time that can be the longest.
+    of `time`, and as many steps for each bound on the longest slice that is asked, which are few.
     """
     if ranks < 1 or grain < 1 or length < 1 or length % grain:
         raise OptionError(
@@ -50,28 +50,43 @@ def cut_tokens(length: int, ranks: int, time: SliceTime, *, grain: int = 1) -> T
         [time((end - start) * grain, start * grain) for end in range(start + 1, blocks + 1)]
         for start in range(blocks)
     ]
-    best: tuple[float, list[int]] | None = None
-    for longest in sorted({one for row in taken for one in row}):
-        if best is not None and longest * ranks >= best[0]:
-            break
-        found = _smallest_sum(taken, longest)
-        if found is not None:
-            cuts, total = found
-            slowest = max(taken[a][b - a - 1] for a, b in pairwise(cuts))
-            latency = total + (ranks - 1) * slowest
-            if best is None or latency < best[0]:
-                best = latency, cuts
-    assert best is not None, "the whole sequence as one slice is among the cuts"
-    pairs = list(pairwise(best[1]))
-    return TokenSlices(
-        tuple((b - a) * grain for a, b in pairs),
-        tuple(taken[a][b - a - 1] for a, b in pairs),
-        best[0],
-    )
+    cuts = _best_cuts(taken, ranks)
+    pairs = list(pairwise(cuts))
+    times = tuple(taken[a][b - a - 1] for a, b in pairs)
+    latency = sum(times) + (ranks - 1) * max(times)
+    return TokenSlices(tuple((b - a) * grain for a, b in pairs), times, latency)
 
 
-def _smallest_sum(taken: list[list[float]], longest: float) -> tuple[list[int], float] | None:
-    """Return the cuts with the smallest sum of times, none above `longest`, and that sum."""
+def _best_cuts(taken: list[list[float]], ranks: int) -> list[int]:
+    """Return the cuts of least latency, asking of few bounds on the longest slice.
+
+    A higher bound gives no larger sum.  So of bounds between two, none is better than the sum of
+    the higher with the longest slice of the lower; where that is not below the best, none is asked.
+    """
+    bounds = sorted({one for row in taken for one in row})
+    cuts, least = _smallest_sum(taken, bounds[-1])
+    best = least + (ranks - 1) * max(taken[a][b - a - 1] for a, b in pairwise(cuts))
+    spans = [(0, len(bounds) - 1, least)]
+    while spans:
+        low, high, least = spans.pop()
+        if low > high or least + (ranks - 1) * bounds[low] >= best:
+            continue
+        middle = (low + high) // 2
+        found, total = _smallest_sum(taken, bounds[middle])
+        if found:
+            slowest = max(taken[a][b - a - 1] for a, b in pairwise(found))
+            if total + (ranks - 1) * slowest < best:
+                best, cuts = total + (ranks - 1) * slowest, found
+            spans.append((low, middle - 1, total))
+        spans.append((middle + 1, high, least))
+    return cuts
+
+
+def _smallest_sum(taken: list[list[float]], longest: float) -> tuple[list[int], float]:
+    """Return the cuts with the smallest sum of times, none above `longest`, and that sum.
+
+    No cuts if there are none.
+    """
     blocks = len(taken)
     never = float("inf")
     total, source = [0.0] + [never] * blocks, [0] * (blocks + 1)
@@ -81,7 +96,7 @@ def _smallest_sum(taken: list[list[float]], longest: float) -> tuple[list[int], 
             if one <= longest and total[start] + one < total[end]:
                 total[end], source[end] = total[start] + one, start
     if total[blocks] == never:
-        return None
+        return [], never
     cuts = [blocks]
     while cuts[-1]:
         cuts.append(source[cuts[-1]])
