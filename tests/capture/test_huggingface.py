@@ -55,6 +55,19 @@ def _llama() -> tuple[nn.Module, dict[str, Any]]:
     return transformers.LlamaForCausalLM(config), {"input_ids": IDS, "labels": IDS}
 
 
+def _mixtral() -> tuple[nn.Module, dict[str, Any]]:
+    config = transformers.MixtralConfig(
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        intermediate_size=32,
+        vocab_size=32,
+        num_local_experts=4,
+    )
+    return transformers.MixtralForCausalLM(config), {"input_ids": IDS, "labels": IDS}
+
+
 def _vit() -> tuple[nn.Module, dict[str, Any]]:
     config = transformers.ViTConfig(
         hidden_size=16,
@@ -82,12 +95,13 @@ CASES: dict[str, Callable[[], tuple[nn.Module, dict[str, Any]]]] = {
     "gpt2 with labels": lambda: (_gpt2()[0], {"input_ids": IDS, "labels": IDS}),
     "bert": _bert,
     "llama": _llama,
+    "mixtral": _mixtral,
     "vit": _vit,
     "resnet": _resnet,
 }
 
 
-@pytest.mark.parametrize("name", few(CASES, "vit", "resnet"))
+@pytest.mark.parametrize("name", few(CASES, "vit", "resnet", "mixtral"))
 def test_a_hugging_face_model_in_training_is_eager(name: str) -> None:
     torch.manual_seed(0)
     eager, inputs = CASES[name]()

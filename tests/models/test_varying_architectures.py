@@ -41,7 +41,7 @@ ONCE: dict[str, Sizes] = dict.fromkeys(ONCE_TEXT, TEXT) | {
     "whisper": ((2, 6), (3, 9)),
 }
 # Torch or a known limit asks for more: loops over a length, convolutions whose positions vary,
-# gradients written by hand, graphs that break; one is left to eager, with its reason (mixtral).
+# gradients written by hand, graphs that break.
 OFTEN: dict[str, Sizes] = {
     **dict.fromkeys(("bloom", "falcon", "mpt", "xlnet", "mamba", "mamba2"), TEXT),
     **dict.fromkeys(("mixtral", "mixtral in batches"), TEXT),

@@ -22,7 +22,7 @@ from tilewright.graph.ir import LIBRARY, Attr, Value
 
 def library_attrs(walk: Importer, node: fx.Node) -> tuple[list[Value], dict[str, Attr]]:
     """Return the operands and attributes of the library node that is this very call."""
-    target = node.target
+    target = _SAME_AS.get(str(node.target), node.target)
     assert isinstance(target, torch._ops.OpOverload), f"{node} does not call an overload"
     _refuse_impure(node, target)
     operands: list[Value] = []
@@ -112,6 +112,10 @@ def _refuse_impure(node: fx.Node, target: torch._ops.OpOverload) -> None:
             mend="write it with view, reshape, slicing and functional operators",
         )
 
+
+# What a package has added to torch that one of torch's own operators is, operand by operand: the
+# experts of transformers take this road where elements are not bfloat16.
+_SAME_AS = {"transformers.grouped_mm_fallback.default": torch.ops.aten._grouped_mm.default}
 
 # What they give depends on the operand's strides; replay and runtime make the operand contiguous.
 _LAYOUT_READERS = frozenset(
