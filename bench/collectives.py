@@ -31,7 +31,7 @@ from tilewright.cost import (
     program_of,
     show_quantity,
 )
-from tilewright.runtime.messages import run_messages
+from tilewright.runtime.messages import agree, run_messages
 
 OUT = Path(__file__).resolve().parent / "results" / "collectives.json"
 FITTED = "ring"
@@ -86,6 +86,7 @@ def _measure(ranks: int, group: Any, sizes: list[int], repeats: int) -> Times:
         for size in sizes:
             vector = torch.ones(size // 4)
             program = program_of(price("all-reduce", name, network, size), network)
+            agree(program, elements=len(vector), dtype=vector.dtype, group=group)
             times[name][size] = _seconds(partial(_run, program, vector, group), group, repeats)
     return times
 

@@ -9,7 +9,7 @@ from tests.cost.collectives.cases import ROWS, settings
 
 from tilewright.base.errors import CollectiveError, OptionError
 from tilewright.cost import COLLECTIVES, MessageProgram, build_program
-from tilewright.runtime.messages import COMBINE, Traffic, run_messages
+from tilewright.runtime.messages import COMBINE, Traffic, agree, run_messages
 
 TYPES = (torch.float32, torch.float64, torch.int64)
 OPS = {
@@ -145,6 +145,25 @@ def kinds(program: MessageProgram, every: bool) -> Iterator[tuple[torch.dtype, s
     for dtype in TYPES:
         for op in COMBINE if COLLECTIVES[program.collective].reduces else ("sum",):
             yield dtype, op
+
+
+def disagrees(rank: int) -> list[str]:
+    """Return how ranks are told that they have different programs, lengths, types or operators."""
+    ring = build_program("all-reduce", "ring", 3)
+    agree(ring, elements=6, dtype=torch.float32)
+    odd = rank == 1
+    cases = (
+        (build_program("all-reduce", "bruck", 3) if odd else ring, 6, torch.float32, "sum"),
+        (ring, 7 if odd else 6, torch.float32, "sum"),
+        (ring, 6, torch.float64 if odd else torch.float32, "sum"),
+        (ring, 6, torch.float32, "max" if odd else "sum"),
+    )
+    told = []
+    for program, elements, dtype, op in cases:
+        with pytest.raises(CollectiveError) as caught:
+            agree(program, elements=elements, dtype=dtype, op=op)
+        told.append(str(caught.value))
+    return told
 
 
 def refuses(_: int) -> list[str]:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 from tests.cost.collectives.cases import ROWS
-from tests.multi.compare import compare, refuses
+from tests.multi.compare import compare, disagrees, refuses
 from tests.multi.processes import run_ranks
 
 from tilewright.cost import COLLECTIVES
@@ -31,3 +31,9 @@ def test_calls_that_do_not_fit_are_refused_before_anything_is_sent(golden: Golde
     first, second = run_ranks(2, refuses)
     golden("calls_that_do_not_fit.txt", "\n".join(first))
     assert [text.replace("rank 1", "rank 0") for text in second] == first
+
+
+def test_ranks_that_have_different_programs_are_all_told(golden: Golden) -> None:
+    told = run_ranks(3, disagrees)
+    assert {text for texts in told for text in texts} == {told[0][0]}
+    golden("ranks_that_disagree.txt", told[0][0])

@@ -8,6 +8,7 @@ A program comes in as a value with the shape of `MessageProgram` below.  This mo
 who makes it, nor what it should cost; it counts what it sends.
 """
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -90,7 +91,8 @@ def run_messages(
     vector: one dim, the chunks that this rank begins with, one after the other; it is not changed.
     Ranks that begin with none give an empty vector of the same type.  elements: of the vector that
     the program is about.  op: "sum", "prod", "min" or "max".  All ranks of the group must call this
-    with the same program, elements and op, over Gloo; messages of no elements are not sent.
+    with the same program, elements and op, over Gloo (`agree` finds out whether they do); messages
+    of no elements are not sent.
 
     Raises OptionError or CollectiveError, before anything is sent, where the call does not fit.
     """
@@ -105,6 +107,34 @@ def run_messages(
     sent, received = ([pair[way] * size for pair in counts if pair[way]] for way in (0, 1))
     traffic = Traffic(len(sent), sum(sent), len(received), sum(received))
     return torch.cat(last) if last else vector.new_empty(0), traffic
+
+
+def agree(
+    program: MessageProgram,
+    *,
+    elements: int,
+    dtype: torch.dtype,
+    op: str = "sum",
+    group: dist.ProcessGroup | None = None,
+) -> None:
+    """Raise CollectiveError, on every rank, unless all are about to run the same messages.
+
+    Ranks that differ would wait for each other until Gloo gives up.  To be asked once for a
+    program, by all ranks of the group: digests are gathered by torch's own all-gather.
+    """
+    said = repr((program.ranks, program.rounds, program.lengths(elements), str(dtype), op))
+    digest = hashlib.sha256(said.encode()).digest()
+    mine = torch.frombuffer(bytearray(digest), dtype=torch.uint8)
+    all_of_them = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(all_of_them, mine, group)
+    others = [rank for rank, theirs in enumerate(all_of_them) if not theirs.equal(all_of_them[0])]
+    if others:
+        raise CollectiveError(
+            "ranks are about to run different messages",
+            expected="one program, of one length, type and operator, on all ranks",
+            found=f"others than on rank 0 on rank {', '.join(map(str, others))}",
+            mend="make the program from the same numbers everywhere, or send its text to all",
+        )
 
 
 @dataclass(frozen=True, slots=True)
