@@ -4,7 +4,7 @@ import itertools
 import time
 
 import pytest
-from tests.parallel.timetables.published import ROWS, Row
+from bench.published_timetables import ROWS, Row
 
 from tilewright.base.errors import OptionError
 from tilewright.parallel import (

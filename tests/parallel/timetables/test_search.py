@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 
 import hypothesis
 import pytest
+from bench.published_timetables import ROWS, Row
 from hypothesis import strategies as st
-from tests.parallel.timetables.published import ROWS, Row
 from tests.sweep import few
 
 from tilewright.base.errors import OptionError
