@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import logging
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -108,6 +109,20 @@ def test_an_object_that_is_put_back_as_it_was_has_not_changed() -> None:
     assert not module.busy
     with pytest.raises(CaptureError, match="changes Python objects"):
         capture(Marking(tidy=False), torch.ones(3))
+
+
+LOG = logging.getLogger(__name__)
+
+
+def _logs(x: torch.Tensor) -> torch.Tensor:
+    LOG.warning("a tensor of %s", x.shape)
+    return torch.relu(x)
+
+
+def test_what_is_logged_is_no_result(caplog: pytest.LogCaptureFixture) -> None:
+    captured = capture(_logs, torch.ones(3))
+    assert [node.op for node in captured.graph.nodes] == ["relu"]
+    assert not caplog.records
 
 
 def _on_meta() -> tuple[nn.Module, torch.Tensor]:

@@ -1,7 +1,9 @@
 """Machines as text: they print and parse, are bounded, and are fitted to what was measured."""
 
+import csv
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -115,6 +117,20 @@ def test_an_overridden_link_is_what_one_node_sends() -> None:
 def test_a_line_that_ends_with_a_comma_goes_on() -> None:
     machine = Machine.parse("host-2core")
     assert Machine.parse(str(machine).replace(", ", ",\n    ")) == machine
+
+
+def test_a_machine_is_read_from_a_file(tmp_path: Path, golden: Golden) -> None:
+    machine = Machine.parse("dgx-h100 x 16, gemm_fraction 0.7")
+    path = tmp_path / "cluster.txt"
+    path.write_text(f"{machine}\n", encoding="utf-8")
+    assert Machine.parse(str(path)) == machine
+    path.write_bytes(b"\xff\xfe")
+    told = []
+    for text in (str(path), "nowhere.txt"):
+        with pytest.raises(MachineError) as caught:
+            Machine.parse(text)
+        told.append(str(caught.value))
+    golden("machine_files.txt", "\n\n".join(told))
 
 
 def test_the_page_of_the_machines(golden: Golden) -> None:
@@ -232,6 +248,27 @@ def test_an_unknown_constant_is_refused(golden: Golden) -> None:
 def test_a_machine_cannot_be_made_better_than_physics() -> None:
     with pytest.raises(MachineError, match="gemm_fraction of the constants is out of bounds"):
         replace(Machine.parse("dgx-a100-80g").constants, gemm_fraction=0.97)
+
+
+DATA = Path(__file__).parents[3] / "shared" / "data" / "vtrain"
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason=f"the measured all-reduces are not at {DATA}")
+@pytest.mark.parametrize(
+    ("name", "device"),
+    [("p3.16xlarge", "v100"), ("dgx-a100-40g", "a100"), ("dgx-a100-80g", "a100")],
+)
+def test_a_presets_node_all_reduces_as_fast_as_was_measured(name: str, device: str) -> None:
+    machine, ranks = Machine.parse(name), 8
+    link, launch = machine.links[0], machine.constants.collective_seconds
+    with (DATA / f"allreduce_{device}_{ranks}gpu.csv").open(encoding="utf-8") as file:
+        rows = [(float(row[0]), float(row[3]) * 1e-9) for row in list(csv.reader(file))[1:]]
+    errors = []
+    for size, seconds in rows:
+        ring = 2 * (ranks - 1) * (link.latency + size / ranks / link.reached)
+        errors.append(abs((launch + ring) / seconds - 1))
+    assert len(errors) > 1000
+    assert sum(errors) / len(errors) < 0.02
 
 
 # ------------------------------------------------------------------------------------ the host here

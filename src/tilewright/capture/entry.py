@@ -30,6 +30,8 @@ from tilewright.capture.unchanged import forget_what_is_as_before
 from tilewright.capture.watch import Guards, Watch, guards_of, wanted_guards
 from tilewright.graph.ir import Graph
 
+_LEVELS = ("debug", "info", "warning", "warn", "error", "exception", "critical", "fatal", "log")
+
 
 @dataclass(frozen=True, slots=True)
 class Captured:
@@ -171,6 +173,7 @@ def _run_dynamo(
         with (
             torch._dynamo.config.patch(
                 allow_rnn=True,
+                ignore_logger_methods=_logging(),
                 side_effect_replay_policy="error",
                 skip_nnmodule_hook_guards=False,  # a hook may be added to a module later
                 # Told apart by its dict alone, a module would hide what its functions close over.
@@ -193,6 +196,15 @@ def _run_dynamo(
     finally:
         log.setLevel(level)
         reset_code(entry.__code__)
+
+
+def _logging() -> set[Callable[..., Any]]:
+    """Return the methods that write to a log, those that a package has added to loggers too.
+
+    A message is no result: what is captured leaves it out, as torch.export does.
+    """
+    names = (name for name in dir(logging.Logger) if name.partition("_")[0] in _LEVELS)
+    return {getattr(logging.Logger, name) for name in names}
 
 
 def _fresh_entry(fn: Callable[..., Any]) -> types.FunctionType:

@@ -18,6 +18,7 @@ This module does not know what runs on a machine, nor how a constant is fitted (
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from tilewright.base.errors import MachineError
@@ -25,7 +26,7 @@ from tilewright.cost.fit import fit
 from tilewright.cost.measure import Progress, measure_host
 from tilewright.cost.presets import NODES
 from tilewright.cost.quantity import EXAMPLES, parse_quantity, show_quantity
-from tilewright.cost.scanner import Scanner
+from tilewright.cost.scanner import LONGEST, Scanner
 
 Row = TypeVar("Row")
 Item = TypeVar("Item")
@@ -182,9 +183,13 @@ class Machine:
         Either the whole record, as `str` prints it, or `PRESET [x COUNT [nodes]] {, KEY VALUE}`:
         COUNT devices (one full node where nothing is said), or that many nodes.  Keys: `link` (what
         one node sends to others, all devices together), `memory`, and the name of a constant.
+        Or the path of such a text, `host.txt`.
         Raises MachineError with line, column and the nearest names.
         """
-        scanner = Scanner(text.strip(), "machine", MachineError, _MEND)
+        text = text.strip()
+        if text.endswith(".txt") and "\n" not in text:
+            text = _read(Path(text))
+        scanner = Scanner(text, "machine", MachineError, _MEND)
         return _record(scanner) if scanner.next.text == "machine" else _preset(scanner)
 
     @classmethod
@@ -380,6 +385,20 @@ def _quantity(scanner: Scanner, word: str, unit: str, low: float, high: float) -
         scanner.refuse(f"{word} is out of bounds", limits)
     scanner.at += 1
     return value
+
+
+def _read(path: Path) -> str:
+    try:
+        with path.open(encoding="utf-8") as file:
+            return file.read(LONGEST + 1).strip()  # a longer one is refused by the scanner
+    except (OSError, UnicodeDecodeError) as error:
+        found = error.strerror if isinstance(error, OSError) else "bytes that are no text"
+        raise MachineError(
+            f"the text of a machine cannot be read: {path.name}",
+            expected="a file in UTF-8, as `tilewright machine NAME` prints",
+            found=found or type(error).__name__,
+            mend="write `tilewright machine here > host.txt`, say",
+        ) from None
 
 
 def _settings(

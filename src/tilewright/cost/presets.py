@@ -6,8 +6,9 @@ Sources: the data sheets of NVIDIA Tesla V100, A100, H100 and H200, of DGX A100 
 node), DGX H100 and HGX H200 (8 x 400 Gb/s), and of Amazon EC2 P3 (25 Gb/s).
 
 What no data sheet says is measured where it could be: latencies, shares and the price of a
-collective of V100 and A100 are those of NCCL's all-reduce inside one node (vTrain's tables of 2, 4
-and 8 devices); those of H100, H200 and of the links between nodes are taken over from A100.
+collective of V100 and A100 are those of NCCL's all-reduce among the 8 devices of a node (vTrain's
+tables; fewer A100s are as fast, but two V100s, which not all links join, reach a sixth of it);
+those of H100, H200 and of the links between nodes are taken over from A100.
 This module does not know what a machine is.
 """
 
