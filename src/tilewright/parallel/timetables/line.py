@@ -172,7 +172,9 @@ class _Clock:
         self.gradients = [[NEVER] * m for _ in range(ranks)]
         self.forwards, self.backwards = [0] * ranks, [0] * ranks
         self.weights, self.memory = [0] * ranks, [0.0] * ranks
-        self.asleep, self.last = [False] * ranks, [0.0] * ranks
+        # Whether a rank waits, and when it looks again: other entries of the agenda are out of date.
+        self.waits, self.looks = [False] * ranks, [0.0] * ranks
+        self.last = [0.0] * ranks
         self.orders: list[list[str]] = [[] for _ in range(ranks)]
         self.agenda = [(0.0, rank) for rank in range(ranks)]
 
@@ -180,7 +182,7 @@ class _Clock:
         """Let whoever is free earliest decide, until all have done all."""
         while self.agenda:
             now, rank = heapq.heappop(self.agenda)
-            if self.weights[rank] < self.count:
+            if now == self.looks[rank] and self.weights[rank] < self.count:
                 self._decide(now, rank)
 
     def _decide(self, now: float, rank: int) -> None:
@@ -205,10 +207,9 @@ class _Clock:
         takes = self.weight_grad[rank]
         if self.weights[rank] < backwards and now + takes <= soon + self.fill[rank]:
             self._run_weight(now, rank)
-        elif soon < NEVER:
-            heapq.heappush(self.agenda, (soon, rank))
         else:
-            self.asleep[rank] = True
+            self.waits[rank] = True
+            self._look(rank, soon)
 
     def _run_forward(self, now: float, rank: int) -> None:
         n = self.forwards[rank]
@@ -238,10 +239,15 @@ class _Clock:
     def _done(self, kind: str, end: float, rank: int) -> float:
         self.orders[rank].append(kind)
         self.last[rank] = end
-        heapq.heappush(self.agenda, (end, rank))
+        self.waits[rank] = False
+        self._look(rank, end)
         return end
 
     def _wake(self, rank: int, when: float) -> None:
-        if self.asleep[rank]:
-            self.asleep[rank] = False
+        if self.waits[rank] and when < self.looks[rank]:
+            self._look(rank, when)
+
+    def _look(self, rank: int, when: float) -> None:
+        self.looks[rank] = when
+        if when < NEVER:
             heapq.heappush(self.agenda, (when, rank))
