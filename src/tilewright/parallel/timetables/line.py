@@ -172,7 +172,7 @@ class _Clock:
         self.gradients = [[NEVER] * m for _ in range(ranks)]
         self.forwards, self.backwards = [0] * ranks, [0] * ranks
         self.weights, self.memory = [0] * ranks, [0.0] * ranks
-        # Whether a rank waits, and when it looks again: other entries of the agenda are out of date.
+        # Whether a rank waits, and when it looks again: its other entries of the agenda are stale.
         self.waits, self.looks = [False] * ranks, [0.0] * ranks
         self.last = [0.0] * ranks
         self.orders: list[list[str]] = [[] for _ in range(ranks)]
