@@ -46,6 +46,21 @@ def test_a_product_is_two_operations_a_term() -> None:
     assert cost.unknown == ()
 
 
+@pytest.mark.parametrize(
+    ("fn", "shapes", "count"),
+    [
+        (nn.functional.linear, ((1, 1, 8), (4, 8)), 8 * 4),
+        (torch.matmul, ((1, 8), (8, 4)), 8 * 4),
+        (torch.bmm, ((3, 4, 8), (3, 8, 1)), 3 * 4 * 8),
+        (torch.bmm, ((1, 1, 8), (1, 8, 5)), 8 * 5),
+    ],
+)
+def test_a_product_of_one_row_is_a_product(
+    fn: Callable[..., Any], shapes: tuple[tuple[int, ...], ...], count: int
+) -> None:
+    assert _cost(fn, *shapes).products == 2 * count
+
+
 def test_adding_is_no_product() -> None:
     cost = _cost(torch.add, (6, 4), (6, 4))
     assert (cost.products, cost.operations, cost.bytes) == (0, 24, 3 * 24 * 4)
@@ -206,6 +221,19 @@ def test_a_captured_model_costs_what_its_specification_says(
     # The backward of fused attention makes the scores again: a quarter of its two products, each.
     again = spec.layers * layer_flops(spec, batch, seq).attention // 2 * (attention == "sdpa")
     assert both.products == model_flops(spec, batch, seq) + again
+
+
+@pytest.mark.parametrize("experts", ["batched_mm", swept("grouped_mm")])
+def test_experts_count_the_tokens_that_they_work_on_however_they_are_computed(
+    experts: str,
+) -> None:
+    spec = ModelSpec.parse("mixtral-8x7b:layers=1,hidden=64,heads=4,kv_heads=2,head=16,ffn=96,vocab=50")
+    with META:
+        model = _mixtral(spec, 0.0, "sdpa")
+        model.config._experts_implementation = experts
+        ids = torch.zeros(2, 16, dtype=torch.long)
+    graph = tw.capture(model.to(torch.bfloat16), ids).graph
+    assert graph_cost(graph).products == forward_flops(spec, 2, 16)
 
 
 @pytest.mark.slow

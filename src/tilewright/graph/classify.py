@@ -97,7 +97,8 @@ def multiplies(formula: Formula) -> bool:
         y[c, h] += x[c, h+i] * w[c, i]      a window of x
         y[j] += x[i, j] * z[i, j]           neither: a weighted sum
 
-    Loops of one iteration play their part too; so does a sum that some terms are absent from.
+    A dim of one element, which is read at 0, plays its part: `y[m<1, n] += a[0, k] * b[k, n]` is a
+    product (one element by one is a weighted sum).  So is a sum that some terms are absent from.
     """
     factors = product_of(formula.value)
     if formula.op != "+=" or factors is None or len(factors[1]) != 2:
@@ -106,12 +107,18 @@ def multiplies(formula: Formula) -> bool:
     left, right = (_loops_in(read.index) for read in factors[1])
     if not (left & right) - target:
         return False
-    windows = any(
-        len(names(entry) & target) > 0 and len(names(entry) - target) > 0
-        for read in factors[1]
-        for entry in read.index
-    )
-    return windows or bool((left - right) & target and (right - left) & target)
+    if any(names(entry) & target and names(entry) - target
+           for read in factors[1] for entry in read.index):  # fmt: skip
+        return True
+    alone = bool(target - left - right)
+    lone = _lone_dims(factors[1][0]) - _lone_dims(factors[1][1]) if alone else 0
+    rows = (left - right) & target or lone > 0
+    columns = (right - left) & target or lone < 0
+    return bool(rows and columns)
+
+
+def _lone_dims(read: Read) -> int:
+    return sum(isinstance(entry, Const) for entry in read.index)
 
 
 def _without_single(index: tuple[Expr, ...], formula: Formula) -> tuple[Expr, ...]:
