@@ -139,6 +139,14 @@ def test_explain_counts_library_calls(command: Command) -> None:
     assert "library calls" in out
 
 
+@pytest.mark.parametrize("what", [("--train",), ()])
+def test_explain_measures(command: Command, what: tuple[str, ...]) -> None:
+    code, out, _ = command("explain", "mlp", "--measure", *what)
+    assert code == 0
+    assert "ms a run" in out
+    assert "between them" in out
+
+
 def test_debug_compares_every_value_of_the_training_step(command: Command) -> None:
     code, out, _ = command("debug", "mlp")
     assert code == 0

@@ -92,8 +92,10 @@ def run(
     arrays: Sequence[Array],
     strides: Mapping[str, tuple[int, ...]] | None = None,
     parts: int | None = None,
+    together: int = 1,
 ) -> tuple[int, list[Array]]:
-    """Run all parts of a kernel, the last one first; returns its code and its outputs."""
+    """Run all parts of a kernel, the last ones first, so many `together`; return its code and its
+    outputs."""
     memory = []
     for value, array in zip(graph.inputs, arrays, strict=True):
         steps = (strides or {}).get(value.name)
@@ -108,11 +110,11 @@ def run(
     pointers = [array.ctypes.data for array in (*memory, *(raw for raw, _, _ in outputs))]
     table = (ctypes.c_void_p * max(len(pointers), 1))(*pointers)
     function = getattr(library, kernel.name)
-    function.argtypes = [ctypes.c_void_p, ctypes.c_long, ctypes.c_long]
+    function.argtypes = [ctypes.c_void_p, *(ctypes.c_long,) * 3]
     count = kernel.parts if parts is None else parts
     code = 0
-    for part in reversed(range(count)):
-        code |= function(table, part, count)
+    for end in range(count, 0, -together):
+        code |= function(table, max(end - together, 0), end, count)
     results = []
     for raw, shape, dtype in outputs:
         size = raw.size - CANARY

@@ -407,8 +407,8 @@ def test_parts_do_not_change_bits(name: str, library: ctypes.CDLL) -> None:
     graph, fast, _, strides = CASES.kernels[name]
     arrays = random_arrays(graph, seed=3)
     once = run(library, fast, graph, arrays, strides, parts=1)[1]
-    for parts in (2, 7):
-        again = run(library, fast, graph, arrays, strides, parts=parts)[1]
+    for parts, together in ((2, 1), (7, 1), (7, 3), (64, 64)):
+        again = run(library, fast, graph, arrays, strides, parts, together)[1]
         for a, b in zip(once, again, strict=True):
             np.testing.assert_array_equal(
                 a.reshape(-1).view(np.uint8), b.reshape(-1).view(np.uint8)

@@ -48,7 +48,7 @@ def test_a_kernel_is_named_by_its_text() -> None:
     b = emit(body({"x": "f32[8]"}, {"y": "f32[8]: y[i<8] = x[i] + 2"}))
     assert a.name != b.name
     assert re.fullmatch(r"k_[0-9a-f]{16}", a.name)
-    assert f"int {a.name}(char **p, long part, long parts)" in a.text
+    assert f"int {a.name}(char **p, long part, long end, long parts)" in a.text
 
 
 @pytest.mark.parametrize(

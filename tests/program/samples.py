@@ -16,10 +16,10 @@ from tilewright.program import (
     whole,
 )
 
-SCALE = """int scale(char **p, long part, long parts) {
+SCALE = """int scale(char **p, long part, long end, long parts) {
   const float *x = (const float *)p[0];
   float *y = (float *)p[1];
-  for (long i = part * 16; i < part * 16 + 16; i++)
+  for (long i = part * 16; i < end * 16; i++)
     y[i] = 2.0f * x[i];  // "quoted" \\ and |bars|
   return 0;
 }
@@ -46,7 +46,7 @@ EVERYTHING = Program(
     buffers=(X, W, IDS, A, B, C, L, G, Y),
     kernels=(KernelSource("scale", SCALE),),
     instructions=(
-        Segment((Launch("scale", (whole(X),), (whole(A),), parts=2, origin=HERE),)),
+        Segment((Launch("scale", (whole(X),), (whole(A),), parts=2, origin=HERE, flops=32),)),
         LibraryCall(
             "aten.mm.out",
             (("%", 0), ("%", 1)),

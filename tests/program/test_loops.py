@@ -50,7 +50,11 @@ def program(*instructions: Instruction, outputs: tuple[View, ...] = (whole(Y),))
     return Program(
         "loops",
         (X, P, H, T, Y),
-        (KernelSource("copy", "int copy(char **p, long part, long parts) { return 0; }"),),
+        (
+            KernelSource(
+                "copy", "int copy(char **p, long part, long end, long parts) { return 0; }"
+            ),
+        ),
         instructions,
         (Input("x"), Input("p")),
         outputs,

@@ -41,7 +41,7 @@ def test_a_page_says_all_that_follows_from_the_line(name: str, golden: Golden) -
 
 def test_the_kernel_stands_last() -> None:
     kernel = text_of("matmul").split("\nkernel ")[1]
-    assert "(char **p, long part, long parts)" in kernel
+    assert "(char **p, long part, long end, long parts)" in kernel
     assert kernel.rstrip().endswith("}")
 
 

@@ -30,12 +30,14 @@ def i64(*shape: int) -> TensorType:
 
 
 def kernel(name: str, body: str) -> KernelSource:
-    return KernelSource(name, f"int {name}(char **p, long part, long parts) {{\n{body}\n}}\n")
+    return KernelSource(
+        name, f"int {name}(char **p, long part, long end, long parts) {{\n{body}\n}}\n"
+    )
 
 
 def split(n: int) -> str:
     """C text: the range `lo` to `hi` of `n` elements that a part does."""
-    return f"  long lo = {n}L * part / parts, hi = {n}L * (part + 1) / parts;"
+    return f"  long lo = {n}L * part / parts, hi = {n}L * end / parts;"
 
 
 def affine(name: str, n: int, scale: float, shift: float) -> KernelSource:

@@ -38,13 +38,13 @@ SUMS = """\
 program "sums" arena 0
 size n_0 37 from 2
 kernel zero
-  |int zero(char **p, long part, long parts) {
+  |int zero(char **p, long part, long end, long parts) {
   |  float *y = (float *)p[1];
   |  for (long i = 0; i < *(long *)p[0]; i++) y[i] = 0;
   |  return 0;
   |}
 kernel add
-  |int add(char **p, long part, long parts) {
+  |int add(char **p, long part, long end, long parts) {
   |  float *h = (float *)p[0], *x = (float *)p[1], *y = (float *)p[3];
   |  for (long i = 0; i < *(long *)p[2]; i++) y[i] = h[i] + x[i];
   |  return 0;
@@ -105,8 +105,9 @@ def test_bits_do_not_depend_on_the_number_of_threads() -> None:
     total = kernel(
         "total",
         "  const float *x = (const float *)p[0];\n  float *y = (float *)p[1], s = 0;\n"
-        f"  for (long i = {n}L * part / parts; i < {n}L * (part + 1) / parts; i++) s += x[i];\n"
-        "  y[part] = s;\n  return 0;",
+        "  for (; part < end; part++) {\n    s = 0;\n"
+        f"    for (long i = {n}L * part / parts; i < {n}L * (part + 1) / parts; i++) s += x[i];\n"
+        "    y[part] = s;\n  }\n  return 0;",
     )
     x, t, y = (
         Buffer("x", f32(n), "input"),
@@ -235,7 +236,7 @@ def test_an_index_out_of_range_names_the_line_of_the_user(parts: int) -> None:
 def test_the_first_launch_that_fails_is_named_and_nothing_after_it_runs() -> None:
     """Many times, on two threads, with barriers after the failure."""
     y = Buffer("y", f32(1), "output")
-    bad = kernel("bad", "  return part == parts - 1 ? 1 : 0;")
+    bad = kernel("bad", "  return end == parts ? 1 : 0;")
     write = kernel("write", "  *(float *)0 = 1;\n  return 2;")
     origins = [Origin(f"line{i}.py", i) for i in range(3)]
     launches = [Launch("bad", (), (whole(y),), 4, origin) for origin in origins]

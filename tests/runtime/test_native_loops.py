@@ -149,7 +149,7 @@ def test_loops_run_on_arrays_without_torch() -> None:
 def test_a_launch_that_fails_inside_of_a_loop_is_named() -> None:
     y = Buffer("y", f32(1), "output")
     fine = kernel("fine", "  return 0;")
-    bad = kernel("bad", "  return part == parts - 1 ? 1 : 0;")
+    bad = kernel("bad", "  return end == parts ? 1 : 0;")
     origins = [Origin(f"line{i}.py", i) for i in range(3)]
     segments = [
         Segment((Launch(name, (), (whole(y),), 4, origin),))

@@ -71,15 +71,15 @@ def test_a_team_meets_where_there_is_enough_to_share(monkeypatch: pytest.MonkeyP
 
 
 def test_large_launches_of_few_parts_are_worth_a_team() -> None:
-    def alone(*shapes: tuple[int, ...], parts: int) -> Program:
+    def alone(*shapes: tuple[int, ...], parts: int, flops: int = 0) -> Program:
         *reads, result = (View("x", shape, contiguous(shape)) for shape in shapes)
-        launch = Launch("shift", tuple(reads), (result,), parts)
+        launch = Launch("shift", tuple(reads), (result,), parts, flops=flops)
         return replace(chain(1, 8, 1), instructions=(Segment((launch,)),))
 
-    assert is_wide(alone((64, 512), (512, 512), (64, 512), parts=8))  # 33 million operations
-    assert not is_wide(alone((32, 128), (128, 128), (32, 128), parts=4))
+    assert is_wide(alone((64, 512), (512, 512), (64, 512), parts=8, flops=33_554_432))
+    assert not is_wide(alone((32, 128), (128, 128), (32, 128), parts=4, flops=1_048_576))
     assert is_wide(alone((24, 50257), (24, 50257), parts=24))
-    assert not is_wide(alone((64, 512), (512, 512), (64, 512), parts=1))
+    assert not is_wide(alone((64, 512), (512, 512), (64, 512), parts=1, flops=33_554_432))
 
 
 def test_halves_of_a_buffer_are_apart() -> None:

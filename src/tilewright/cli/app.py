@@ -148,12 +148,19 @@ def op(
 
 @app.command()
 def explain(
-    model: Model, batch: Examples = None, inputs: Inputs = None, train: Training = False
+    model: Model,
+    batch: Examples = None,
+    inputs: Inputs = None,
+    train: Training = False,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Run it, and show where the time goes.")
+    ] = False,
 ) -> None:
-    """Print how every value of a model is computed, and why."""
-    from tilewright.cli.inspect import Look, explanation
+    """Print how every value of a model is computed, and why; or where its time goes."""
+    from tilewright.cli.inspect import Look, explanation, measurement
 
-    print(explanation(Look(model, batch, tuple(inputs or ()), train)))
+    look = Look(model, batch, tuple(inputs or ()), train)
+    print(measurement(look) if measure else explanation(look))
 
 
 @app.command()

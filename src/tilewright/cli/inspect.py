@@ -92,6 +92,16 @@ def explanation(look: Look) -> str:
     return build(_graph(look)).explain()
 
 
+def measurement(look: Look) -> str:
+    """Run it some times; return where the time goes."""
+    subject = find_subject(look.model)
+    if look.training:
+        built, inputs = _training_step(subject, look)
+    else:
+        built, inputs = _forward_pass(subject, look)
+    return built.measure(inputs)
+
+
 def compare(look: Look, console: Console) -> None:
     """Compare a model with eager, node by node; raise DivergenceError at the first that differs.
 

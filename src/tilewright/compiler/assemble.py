@@ -205,7 +205,7 @@ class Assembly:
         """Add the launch of a matrix product by our kernel, and the tiles that it calls."""
         for name, text in (tiles(dtype), (made.name, made.text)):
             self.kernels.setdefault(name, KernelSource(name, text))
-        self.steps.append(Launch(made.name, inputs, (output,), made.parts, origin))
+        self.steps.append(Launch(made.name, inputs, (output,), made.parts, origin, made.flops))
 
     def _library(self, node: Node) -> None:
         call = serve(node)
@@ -259,7 +259,8 @@ class Assembly:
         self.kernels.setdefault(made.name, KernelSource(made.name, made.text))
         outputs = tuple(self.place(value) for value in node.outputs)
         views += [self._sizes()] if made.sizes else []
-        self.steps.append(Launch(made.name, tuple(views), outputs, made.parts, node.origin))
+        step = Launch(made.name, tuple(views), outputs, made.parts, node.origin, made.flops)
+        self.steps.append(step)
         self.decide(node, "kernel", f"{reason}: {made.name}", made.flops, made.bytes)
 
     def _sizes(self) -> View:

@@ -67,6 +67,12 @@ class Built:
 
         return explain_built(self)
 
+    def measure(self, inputs: Sequence[Any], runs: int = 20) -> str:
+        """Return where the time of a run goes, as a table; the runs write the updates."""
+        from tilewright.compiler.measured import measured_text
+
+        return measured_text(self, self.executable.measure(inputs, runs))
+
 
 def build(graph: Graph, options: Options | None = None) -> Built:
     """Compile a graph; where its sizes vary, once for all values that they admit.

@@ -6,7 +6,7 @@
    b and multiplies them by ROWS elements of a (Goto and van de Geijn, Anatomy of high-performance
    matrix multiplication, 2008).  The sum over t goes in steps of DEPTH, so that a panel of b stays
    in the first cache; in each element the order of the terms is that of t, whatever the tiles.
-   Operands that memory does not hold as the tile reads them are packed first, on the stack: half a
+   Operands that memory does not hold as the tile reads them are packed first, on the stack: a
    megabyte of it. */
 
 /* A product and the sum that it goes into are rounded once. */
@@ -34,11 +34,11 @@ typedef ELEMENT T;
 #endif
 #define LANES ((long)(VECTOR / sizeof(T)))
 #define PANEL (WIDE * LANES)    /* columns of a tile */
-#define COLUMNS (8 * PANEL)     /* columns of b that are packed at a time */
+#define COLUMNS (24 * PANEL)    /* columns of b that are packed at a time, at most */
 #define GROUP 8                 /* tiles of rows of a that are packed at a time */
 #define DEPTH 256
 #define HEAP (ROWS * DEPTH + LANES)  /* a packed tile of a, and what its last vector overwrites */
-#define CHUNK 32                /* steps that tiles of a are packed for in turn: they share lines */
+#define CHUNK 32                /* steps that tiles of a are packed for in turn if they share lines */
 #define FAR 512                 /* rows further apart fall on the same sets of the first cache */
 #define LOOPS 16                /* of rows, columns or terms, at most */
 
@@ -52,9 +52,14 @@ inlined long least(long a, long b) { return a < b ? a : b; }
 inlined void tile(const int rows, const int wide, long depth, const T *a, long ai, long at,
                   const T *b, long bt, T *c, long ci, long cj, T scale, int more) {
   V sum[ROWS][WIDE];
-  unrolled for (int i = 0; i < rows; i++) unrolled for (int j = 0; j < wide; j++) sum[i][j] = (V){};
+  unrolled for (int i = 0; i < rows; i++) unrolled for (int j = 0; j < wide; j++) {
+    sum[i][j] = (V){};
+  }
+  const T *ahead = c;                                   /* the row of c that is fetched meanwhile */
   for (long t = 0; t < depth; t++) {
     V right[WIDE];
+    unrolled for (int j = 0; j < wide; j++) __builtin_prefetch(ahead + j * cj, 1);
+    ahead = t < rows - 1 ? ahead + ci : c;
     unrolled for (int j = 0; j < wide; j++) right[j] = *(const V *)(b + t * bt + j * LANES);
     unrolled for (int i = 0; i < rows; i++) {
       const V left = a[i * ai + t * at] - (V){};        /* in all lanes; x - 0 is x, -0 too */
@@ -206,8 +211,11 @@ void NAME(const long *down, const long *across, const long *along, long top, lon
   const long rows = bottom - top, tiles = (rows + ROWS - 1) / ROWS;
   long length = 1;
   for (long k = 0; k < along[0]; k++) length *= along[3 * k + 1];
-  for (long n = left; n < right; n += COLUMNS) {
-    const long some = least(right - n, COLUMNS);
+  const long panels = (right - left + PANEL - 1) / PANEL;
+  const long turns = (panels * PANEL + COLUMNS - 1) / COLUMNS;
+  for (long turn = 0; turn < turns; turn++) {
+    const long n = left + panels * turn / turns * PANEL;
+    const long some = least(right, left + panels * (turn + 1) / turns * PANEL) - n;
     const int equal = walk(across, n, some, bj, cj);
     const int near_b = equal && across[3 * across[0] - 1] == 1;
     const int near_c = equal && across[3 * across[0]] == 1;
@@ -236,12 +244,13 @@ void NAME(const long *down, const long *across, const long *along, long top, lon
         const int far = __builtin_labs(step_a == 1 ? next_a : step_a) >= FAR;
         const int turned =
             !steady || !(equal || even(ai, count, next_a)) || (far && some > 2 * PANEL);
-        for (long s = 0; turned && s < depth; s += CHUNK)
+        const long chunk = step_a == 1 ? DEPTH : CHUNK;
+        for (long s = 0; turned && s < depth; s += chunk)
           for (long q = group; q < end; q++) {
             const long i = top + rows * q / tiles - first;
             const long high = top + rows * (q + 1) / tiles - first - i;
             T *to = packed_a + (q - group) * HEAP + s * high;
-            pack(least(depth - s, CHUNK), high, a, at + s, ai + i, to, high);
+            pack(least(depth - s, chunk), high, a, at + s, ai + i, to, high);
           }
         for (long j = 0; j < some; j += PANEL) {
           const long have = least(some - j, PANEL), width = (have + LANES - 1) / LANES * LANES;

@@ -21,9 +21,9 @@ from tilewright.kernels.emit import PARTS, Emitted
 DTYPES = (F32, F64)
 SLICE = 32  # columns of a block come in multiples of it: of a tile's width on any machine
 SPAN = 2**31  # elements that a tensor has less than, from the first to the last
-WIDEST = 256  # columns that are packed at a time
+WIDEST = 768  # columns that are packed at a time
 TALL = 56  # rows of a block, at least: what is packed of b serves four tiles
-BLOCKS, BLOCK_FLOPS = 8, 128_000_000  # at least so many blocks, and none of many more operations
+BLOCKS, BLOCK_FLOPS, MOST_BLOCKS = 8, 128_000_000, 64  # at least so many; more of a large product
 EVEN = 4  # threads that share blocks evenly, if they can
 PACKING = 32  # products and sums that take as long as packing an element
 LOOPS = 16  # that rows, columns or terms run through, at most
@@ -96,39 +96,21 @@ def emit_product(product: Product) -> Emitted:
     }
     down, across = _cut(product)
     function, _ = tiles(product.dtype)
-    units, rows, panels = (
-        count(product.batch) * down * across,
-        count(product.rows),
-        -(-count(product.columns) // SLICE),
-    )
+    units = count(product.batch) * down * across
     c = product.dtype.c
-    inside = [f"long batch = u / {down * across};"] if product.batch else []
-    starts = ["p0", "p1", "p2"]
-    for at in reversed(range(len(product.batch))):
-        extent, *strides = product.batch[at]
-        inside.append(f"const long b{at} = {f'batch % {extent}' if at else 'batch'};")
-        inside += [f"batch /= {extent};"] if at else []
-        starts = [f"{start} + b{at} * {step}" for start, step in zip(starts, strides, strict=True)]
-    inside += [
-        f"const long r = u / {across} % {down}, s = u % {across};",
-        f"const long end = {panels} * (s + 1) / {across} * {SLICE};",
-        f"{function}(rows, columns, terms, {rows} * r / {down}, {rows} * (r + 1) / {down},",
-        f"    {panels} * s / {across} * {SLICE},",
-        f"    end < {count(product.columns)} ? end : {count(product.columns)},",
-        *(f"    {start}," for start in starts),
-        f"    {product.scale!r});",
-    ]
     lines = [
         f"/* {_described(product)} */",
         f"extern void {function}(const long *, const long *, const long *, long, long, long, long,",
         f"    const {c} *, const {c} *, {c} *, {c});",
-        "int KERNEL(char **p, long part, long parts)",
+        "int KERNEL(char **p, long part, long end, long parts)",
         "{",
         *(f"    {_table(name, role)}" for name, role in roles.items()),
         f"    const {c} *p0 = (const {c} *)p[0], *p1 = (const {c} *)p[1];",
         f"    {c} *p2 = ({c} *)p[2];",
-        f"    for (long u = {units} * part / parts; u < {units} * (part + 1) / parts; u++) {{",
-        *(f"        {line}" for line in inside),
+        f"    const long last = {units} * end / parts;",
+        "    /* Blocks beside and below each other are one: what it packs serves them all. */",
+        f"    for (long u = {units} * part / parts; u < last;) {{",
+        *(f"        {line}" for line in _block(product, down, across, function)),
         "    }",
         "    return 0;",
         "}",
@@ -142,6 +124,35 @@ def emit_product(product: Product) -> Emitted:
     )
 
 
+def _block(product: Product, down: int, across: int, function: str) -> list[str]:
+    """Return the lines that compute block u and those after it that make a larger one with it."""
+    rows, columns = count(product.rows), count(product.columns)
+    panels = -(-columns // SLICE)
+    lines = [
+        f"const long r = u / {across} % {down}, s = u % {across};",
+        f"const long wide = {across} - s < last - u ? {across} - s : last - u;",
+        f"const long below = {down} - r, full = (last - u) / {across};",
+        "const long most = full < below ? full : below;",
+        f"const long high = wide < {across} ? 1 : most;",
+        f"const long right = {panels} * (s + wide) / {across} * {SLICE};",
+    ]
+    lines += [f"long batch = u / {down * across};"] if product.batch else []
+    starts = ["p0", "p1", "p2"]
+    for at in reversed(range(len(product.batch))):
+        extent, *strides = product.batch[at]
+        lines.append(f"const long b{at} = {f'batch % {extent}' if at else 'batch'};")
+        lines += [f"batch /= {extent};"] if at else []
+        starts = [f"{start} + b{at} * {step}" for start, step in zip(starts, strides, strict=True)]
+    return [
+        *lines,
+        f"{function}(rows, columns, terms, {rows} * r / {down}, {rows} * (r + high) / {down},",
+        f"    {panels} * s / {across} * {SLICE}, right < {columns} ? right : {columns},",
+        *(f"    {start}," for start in starts),
+        f"    {product.scale!r});",
+        "u += wide * high;",
+    ]
+
+
 def _table(name: str, role: Role) -> str:
     """Return a role's loops as `contraction.c` takes them."""
     numbers = [len(role), *(number for loop in role for number in loop)]
@@ -153,7 +164,9 @@ def _cut(product: Product) -> tuple[int, int]:
     EVEN, and so that little is packed: every block packs its columns of b, and its rows of a for
     every WIDEST columns."""
     batch, rows, columns = count(product.batch), count(product.rows), count(product.columns)
-    wanted = max(min(BLOCKS, product.flops // PART_FLOPS), product.flops // BLOCK_FLOPS)
+    wanted = max(
+        min(BLOCKS, product.flops // PART_FLOPS), min(MOST_BLOCKS, product.flops // BLOCK_FLOPS)
+    )
 
     def price(cut: tuple[int, int]) -> tuple[int, float]:
         down, across = cut

@@ -53,9 +53,10 @@ SIZE_FUNCTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Emitted:
-    """One kernel: `int name(char **p, long part, long parts)`.
+    """One kernel: `int name(char **p, long part, long end, long parts)`.
 
-    p: the body's inputs, then its outputs.  parts: how many parts to call it for.  flops, bytes:
+    p: the body's inputs, then its outputs.  It computes the parts from `part` to before `end`;
+    parts: how many there are.  flops, bytes:
     what all parts together compute and touch.  recipe: how it was made, and why.
     sizes: whether p holds, between inputs and outputs, the values of all named sizes (`long`).
     The function returns 0, or the sum of 1 (an index out of range), 2 (an integer divided by zero)
@@ -197,7 +198,7 @@ def parts_for(units: int, work: int) -> int:
 def finish(body: Body, printer: Printer, root: Scope, parts: int, recipe: str) -> Emitted:
     """Put the text together and name it."""
     lines = [_comment(name, formula) for name, formula in body.formulas]
-    lines.append(f"int {_NAME}(char **p, long part, long parts)")
+    lines.append(f"int {_NAME}(char **p, long part, long end, long parts)")
     lines.append("{")
     code = list(root.block.render(1))
     read = set(re.findall(r"\w+", " ".join(code)))

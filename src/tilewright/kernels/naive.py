@@ -148,7 +148,7 @@ def _gather(printer: Printer, name: str, formula: Formula, scope: Scope, *, slic
         if sliced and at == 0:
             n = extents[loop]
             head = f"for (long {loop} = {n} * part / parts; "
-            head += f"{loop} < {n} * (part + 1) / parts; {loop}++)"
+            head += f"{loop} < {n} * end / parts; {loop}++)"
         opened.append((inner, child, head))
         inner = child
     dtype = _wide(formula, printer)

@@ -96,9 +96,7 @@ def attach_units(root: Scope, unit: Scope, count: int) -> None:
     if same(count, 1):
         root.attach(unit, "if (part == 0)")
     else:
-        root.attach(
-            unit, f"for (long u = {count} * part / parts; u < {count} * (part + 1) / parts; u++)"
-        )
+        root.attach(unit, f"for (long u = {count} * part / parts; u < {count} * end / parts; u++)")
 
 
 def counting(name: str, low: str, high: str) -> str:

@@ -61,7 +61,7 @@ def print_scatter(printer: Printer, formula: Formula, target: Memory, root: Scop
     if apart:
         length = extents[apart]
         units = larger(1, length // SLICE)
-        root.add(f"const long low = {length} * part / parts, high = {length} * (part + 1) / parts;")
+        root.add(f"const long low = {length} * part / parts, high = {length} * end / parts;")
     _print_fill(printer, formula, target, apart, root)
     scope, opened = root, []
     for loop in formula.loops:

@@ -191,7 +191,9 @@ def _call(item: LibraryCall, number: Number) -> LibraryCall:
 def _launch(launch: Launch, number: Number) -> Launch:
     inputs = tuple(_view(view, number) for view in launch.inputs)
     outputs = tuple(_view(view, number) for view in launch.outputs)
-    return Launch(launch.kernel, inputs, outputs, number(launch.parts), launch.origin)
+    return Launch(
+        launch.kernel, inputs, outputs, number(launch.parts), launch.origin, number(launch.flops)
+    )
 
 
 def _view(view: View, number: Number) -> View:

@@ -23,17 +23,18 @@ Grammar
                 | Loop(body, count)                           instructions, `count` times
                 | While(test, holds, body)                    as long as `holds`, after each test
                 | Branch(holds, then, otherwise)
-    launch      = Launch(kernel, inputs, outputs, parts, origin)
+    launch      = Launch(kernel, inputs, outputs, parts, origin, flops)
     input       = Input(buffer, role)
     template    = ("%", i) | ("list", ...) | ("dtype", name) | ("device", name)
                 | ("layout", name) | ("memory_format", name)
                 | tuple | None | bool | int | float | str
 
-- **Kernels.**  The text of one exported C function `int NAME(char **p, long part, long parts)`,
-  with no headers.  `p` holds the launch's inputs, then its outputs; each pointer is at the view's
-  first element and aligned to the element only.  The parts of a launch share nothing and may run
-  at the same time; a part's result never depends on how many threads there are.  It returns 0, or
-  a code of `KERNEL_ERRORS`.
+- **Kernels.**  The text of one exported C function
+  `int NAME(char **p, long part, long end, long parts)`, with no headers: it computes the parts
+  from `part` to before `end`.  `p` holds the launch's inputs, then its outputs; each pointer is
+  at the view's first element and aligned to the element only.  The parts of a launch share
+  nothing and may run at the same time; a part's result never depends on how many threads there
+  are.  It returns 0, or a code of `KERNEL_ERRORS`.
 - **Segments.**  Launches run in order: one starts when those it depends on are complete.
 - **Library calls.**  Inputs fill the template's operands ("%", i).  If the target has `out=`
   arguments, the outputs fill these.  Otherwise the target's results are flattened (lists and tuples
@@ -181,6 +182,7 @@ class Launch:
     """One run of a kernel: a buffer read and written stands among its inputs and its outputs.
 
     parts: into how many pieces the work falls, fixed by the shapes (1: not worth a second thread).
+    flops: operations of one run, as far as its loops say.
     """
 
     kernel: str
@@ -188,6 +190,7 @@ class Launch:
     outputs: tuple[View, ...]
     parts: int = 1
     origin: Origin = UNKNOWN
+    flops: int = 0
 
     @property
     def views(self) -> tuple[View, ...]:

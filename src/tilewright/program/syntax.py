@@ -10,14 +10,14 @@ Grammar
 
     program "name" arena 4096
     kernel scale
-      |int scale(char **p, long part, long parts) { ... }
+      |int scale(char **p, long part, long end, long parts) { ... }
     buffer x = input f32[4, 64] strides [1, 4]
     buffer t = arena f32[4, 64] at 128
     buffer c = constant f32[2] data "AACAPwAAAEA="
     input x parameter "layers.0.weight"
     update x
     segment
-      launch scale (x, c{2; 0; 1}) -> (t) parts 2 origin "model.py" 12 "x * s" "layers.0"
+      launch scale (x, c{2; 0; 1}) -> (t) parts 2 flops 64 origin "model.py" 12 "x * s" "layers.0"
     call aten.mm.out (%0, %1) {} (x, t) -> (y) results [0]
     call aten.cat.default ([%0, %1], -1) {} (x, t, dy) -> (dx) gradient [0] of [0]
     loop 64
@@ -282,9 +282,10 @@ class _Reader:
         kernel = line.name()
         inputs, outputs = self.flow(line)
         parts = line.integer() if line.take("parts") else 1
+        flops = line.integer() if line.take("flops") else 0
         origin = _origin(line)
         line.end()
-        return Launch(kernel, inputs, outputs, parts, origin)
+        return Launch(kernel, inputs, outputs, parts, origin, flops)
 
     def call(self, line: Line) -> None:
         target = line.name()

@@ -114,6 +114,8 @@ def _show_launch(launch: Launch, buffers: dict[str, Buffer]) -> str:
     text = f"  launch {launch.kernel} {_flow(launch, buffers)}"
     if not same(launch.parts, 1):
         text += f" parts {_number(launch.parts)}"
+    if not same(launch.flops, 0):
+        text += f" flops {_number(launch.flops)}"
     return text + _show_origin(launch.origin)
 
 

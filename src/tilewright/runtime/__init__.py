@@ -2,5 +2,6 @@
 
 from tilewright.runtime.executable import Executable, load
 from tilewright.runtime.toolchain import Toolchain, find_toolchain
+from tilewright.runtime.trace import Timed, Trace
 
-__all__ = ["Executable", "Toolchain", "find_toolchain", "load"]
+__all__ = ["Executable", "Timed", "Toolchain", "Trace", "find_toolchain", "load"]

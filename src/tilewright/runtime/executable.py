@@ -7,6 +7,7 @@ This module does not know what a context does inside (`tensors`, `arrays`).
 """
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,9 @@ from tilewright.base.errors import LibraryCallError, ShapeError
 from tilewright.program import LibraryCall, Program, bind, flat, values_of, verify
 from tilewright.runtime.arrays import Array, ArrayContext
 from tilewright.runtime.segments import Kernels, NativeSegment, build_segments
+from tilewright.runtime.threads import thread_count
 from tilewright.runtime.toolchain import Toolchain
+from tilewright.runtime.trace import Clock, Trace
 
 if TYPE_CHECKING:
     import torch
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
     from tilewright.runtime.tensors import Settled, TensorContext, TensorPlan
 
 
+WARM = 2
+"""Runs before those that are measured: memory is touched, threads are awake."""
 MOST_BOUND = 16
 """For how many values of its sizes a Program is kept ready, each with memory of its own."""
 
@@ -121,6 +126,25 @@ class Executable:
         from tilewright.runtime.tensors import settle
 
         return settle(self._tensor_plan(), self._idle, inputs)
+
+    def measure(self, inputs: "Sequence[torch.Tensor]", runs: int = 20) -> Trace:
+        """Return where the time of a run goes: the mean of some runs, after two that are not told.
+
+        Every run writes the Program's updates, as any run does.
+        """
+        if self.program.sizes is not None:
+            return self._for(inputs).measure(inputs, runs)
+        from tilewright.runtime.tensors import TensorContext
+
+        clock = Clock(thread_count())
+        context = TensorContext(self._tensor_plan(), clock)
+        for run in range(-WARM, runs):
+            if run == 0:
+                clock.restart()
+            start = time.perf_counter_ns()
+            context.run(inputs)
+            clock.whole(time.perf_counter_ns() - start)
+        return clock.trace()
 
     def run_arrays(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
         """Return the outputs for NumPy arrays; torch is not needed, so no library calls may be."""

@@ -1,6 +1,7 @@
 /* Runs launches and loops over launches: on the calling thread, or on a team with barriers between. */
 
-typedef int Kernel(char **p, long part, long parts);
+/* Computes the parts from `part` to before `end`, of `parts`. */
+typedef int Kernel(char **p, long part, long end, long parts);
 /* Pointer i is at `offset` bytes from the start of buffer `buffer`; `moves` says for each pointer by
    how many bytes it moves with each iteration of each loop, outermost first. */
 typedef struct { long buffer, offset; } Place;
@@ -12,7 +13,15 @@ typedef struct {
   void (*parallel)(void (*work)(void *), void *argument, unsigned threads, unsigned flags);
   int (*size)(void), (*rank)(void);
 } Team;
-typedef struct { char **buffers; const Team *team; long threads; const long *index; } Call;
+/* clock: 0, or for each of `threads` two numbers for each step, to which the nanoseconds are added
+   that it worked there, and that it waited for the others before. */
+typedef struct {
+  char **buffers;
+  const Team *team;
+  long threads;
+  const long *index;
+  long *clock;
+} Call;
 /* All that the threads of one run share; it lives on the caller's stack, so runs may overlap. */
 typedef struct {
   const Step *steps;
@@ -21,6 +30,7 @@ typedef struct {
   const long *moves;
   long depth, outer;
   const Team *team;
+  long *clock;
   long failure;                                 /* 256 * step + code of the first that failed */
   _Alignas(64) int arrived;
   _Alignas(64) int generation;                  /* also what sleepers sleep on */
@@ -119,10 +129,18 @@ static char **move(const Run *run, const Step *step, const long *index, char **m
   return moved;
 }
 
+/* Add the time since `since` to a sum. */
+static void lap(long *sum, long *since) {
+  long time = now();
+  *sum += time - *since;
+  *since = time;
+}
+
 /* One thread's share: of each launch the parts from rank/size to (rank+1)/size of them.  A launch
    of one part is thread 0's.  After a failure the threads still meet, but do nothing more. */
 static void share(Run *run, long rank, long size) {
   long index[run->depth + 1];
+  long *clock = run->clock ? run->clock + 2 * rank * run->count : 0, since = clock ? now() : 0;
   for (long loop = 0; loop < run->depth; loop++) index[loop] = 0;
   for (long i = 0; i < run->count; i++) {
     const Step *step = run->steps + i;
@@ -133,6 +151,7 @@ static void share(Run *run, long rank, long size) {
       continue;
     }
     if (step->barrier && size > 1) meet(run, (int)size);
+    if (clock) lap(clock + 2 * i + 1, &since);
     if (__atomic_load_n(&run->failure, __ATOMIC_RELAXED) != NONE) continue;
     long parts = step->parts;
     long part = parts == 1 ? rank : parts * rank / size;
@@ -140,10 +159,9 @@ static void share(Run *run, long rank, long size) {
     if (part >= end) continue;
     char *moved[step->pointers + 1];
     char **p = run->depth > run->outer ? move(run, step, index, moved) : run->pointers + step->first;
-    for (; part < end; part++) {
-      int code = step->kernel(p, part, parts);
-      if (code) fail(run, i, code);
-    }
+    int code = step->kernel(p, part, end, parts);
+    if (code) fail(run, i, code);
+    if (clock) lap(clock + 2 * i, &since);
   }
 }
 
@@ -161,7 +179,7 @@ long tilewright_run(const Step *steps, long count, const Place *places, long poi
     p[i] = call->buffers[places[i].buffer] + places[i].offset;
     for (long loop = 0; loop < outer; loop++) p[i] += moves[i * depth + loop] * call->index[loop];
   }
-  Run run = {steps, count, p, moves, depth, outer, call->team, NONE, 0, 0, 0};
+  Run run = {steps, count, p, moves, depth, outer, call->team, call->clock, NONE, 0, 0, 0};
   if (wide && call->threads > 1 && call->team)
     call->team->parallel(work, &run, (unsigned)call->threads, 0);
   else

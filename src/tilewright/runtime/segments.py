@@ -12,7 +12,7 @@ import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from math import isqrt, prod
+from math import prod
 from pathlib import Path
 
 from tilewright.base.errors import IndexRangeError, IntegerDivisionError
@@ -42,7 +42,7 @@ NONE = -1
 
 TABLES = "the tables of a program"
 DECLARATIONS = """\
-typedef int Kernel(char **p, long part, long parts);
+typedef int Kernel(char **p, long part, long end, long parts);
 typedef struct { long buffer, offset; } Place;
 typedef struct { Kernel *kernel; long first, pointers, parts, barrier; } Step;
 typedef struct Call Call;
@@ -59,6 +59,7 @@ class Call(ctypes.Structure):
         ("team", ctypes.POINTER(Team)),
         ("threads", ctypes.c_long),
         ("index", ctypes.c_void_p),
+        ("clock", ctypes.c_void_p),
     )
 
 
@@ -177,7 +178,7 @@ def _function(library: ctypes.CDLL, number: int) -> NativeSegment:
 
 def failure(stretch: Stretch, outcome: int) -> Exception:
     """Return the error for what the function of a stretch returned."""
-    launch, code = _in_rows(stretch)[outcome >> 8], outcome & 255
+    launch, code = in_rows(stretch)[outcome >> 8], outcome & 255
     assert launch is not None, "loops do not fail"
     assert code in KERNEL_ERRORS, f"kernel {launch.kernel} returned {code}, which means nothing"
     operands = ", ".join(view.buffer for view in launch.inputs)
@@ -203,8 +204,8 @@ def failure(stretch: Stretch, outcome: int) -> Exception:
 ENOUGH = 32
 """Microseconds, about, that a team must share to be worth its meeting: what the threads wrote for
 each other has to move from core to core."""
-MOVED, MULTIPLIED = 16384, 250_000
-"""Elements, and operations of a product, of a microsecond."""
+MOVED, COMPUTED = 16384, 250_000
+"""Elements, and operations, of a microsecond."""
 
 
 def is_wide(program: Program) -> bool:
@@ -228,15 +229,11 @@ def _shared(items: Sequence[Instruction]) -> int:
 
 
 def _worth(launch: Launch) -> int:
-    """Return about how many microseconds of a launch threads could share: a part is one at least.
-
-    Of two operands and a result a product of matrices may be made, n * m * k operations twice.
-    """
+    """Return about how many microseconds of a launch threads could share: one for each part."""
     if launch.parts == 1:
         return 0
-    sizes = [prod(view.shape) for view in launch.views]
-    operations = 2 * isqrt(prod(sizes)) if len(sizes) == 3 else 0
-    return max(launch.parts - 1, sum(sizes) // MOVED, operations // MULTIPLIED)
+    moved = sum(prod(view.shape) for view in launch.views)
+    return max(launch.parts - 1, moved // MOVED, launch.flops // COMPUTED)
 
 
 def tables(program: Program) -> str:
@@ -291,7 +288,7 @@ def tabulate(
     stretch: Stretch, outer: int, numbers: dict[str, int], buffers: dict[str, Buffer]
 ) -> Table:
     """Return the table of a stretch that has `outer` loops around."""
-    launches = _in_rows(stretch)
+    launches = in_rows(stretch)
     deepest = (len(view.steps) for launch in launches if launch for view in launch.views)
     depth = max(outer + _depth(stretch), *deepest, 0)
     table = Table([], [], [], depth, outer, _is_wide(stretch), launches)
@@ -332,14 +329,14 @@ def _add_rows(
         after_loop = after_loop or bool(item.launches)
 
 
-def _in_rows(items: Sequence[Instruction]) -> list[Launch | None]:
+def in_rows(items: Sequence[Instruction]) -> list[Launch | None]:
     """Return what stands in each row of a stretch: a launch, or None for a loop's begin and end."""
     found: list[Launch | None] = []
     for item in items:
         if isinstance(item, Segment):
             found += item.launches
         elif isinstance(item, Loop):
-            found += [None, *_in_rows(item.body), None]
+            found += [None, *in_rows(item.body), None]
     return found
 
 

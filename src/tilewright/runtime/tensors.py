@@ -8,7 +8,7 @@ This module does not know how contexts are shared among runs (`executable`).
 
 import array
 import ctypes
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,19 +29,16 @@ from tilewright.program import (
     Buffer,
     Instruction,
     LibraryCall,
-    Loop,
     Program,
-    Segment,
     Stretch,
     View,
-    blocks,
     depth,
     flat,
     stretches,
     whole,
 )
 from tilewright.runtime.admission import Admission
-from tilewright.runtime.control import Step, Truth, bind_steps, truth
+from tilewright.runtime.control import Step, Truth, bind_steps, last_uses, truth
 from tilewright.runtime.library import Operator, bind, bind_gradient, bind_layers, leaves, resolve
 from tilewright.runtime.placement import (
     ALIGNMENT,
@@ -66,6 +63,7 @@ from tilewright.runtime.segments import (
     native_functions,
 )
 from tilewright.runtime.threads import find_team, thread_count
+from tilewright.runtime.trace import Clock
 
 Tensor = torch.Tensor
 Run = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]
@@ -102,12 +100,16 @@ class TensorPlan:
 
 
 class TensorContext:
-    """The memory of one run, and the steps bound to it.  One run at a time may use it."""
+    """The memory of one run, and the steps bound to it.  One run at a time may use it.
 
-    def __init__(self, plan: TensorPlan) -> None:
+    clock: what its steps are measured by.
+    """
+
+    def __init__(self, plan: TensorPlan, clock: Clock | None = None) -> None:
         with torch.inference_mode(mode=False):
             program = plan.program
             self.plan = plan
+            self.clock = clock
             self.admission = plan.admission
             self.slots: list[Any] = [None] * len(program.buffers)
             self.blank = tuple(self.slots)
@@ -139,7 +141,7 @@ class TensorContext:
                 [program.buffers[number].bytes for number in self.taken], np.int64
             )
             self.writes = np.array([wanted.updated for wanted in plan.inputs], np.bool_)
-            self.straight = self._straight()
+            self.straight = self._straight() if clock is None else None
 
     # ---- a run ----------------------------------------------------------------------------------
 
@@ -272,9 +274,13 @@ class TensorContext:
                 self.addresses[number] = constants + plan.constant_offsets[buffer.name]
 
     def _leaf(self, item: Stretch | LibraryCall) -> Step:
+        clock = self.clock
         if isinstance(item, tuple):
-            return self._native_step(item, self.plan.functions[key(item)])
-        return self._library_step(item, self.plan.operators[id(item)])
+            function = self.plan.functions[key(item)]
+            timed = function if clock is None else clock.native(item, function, self.call)
+            return self._native_step(item, timed)
+        step = self._library_step(item, self.plan.operators[id(item)])
+        return step if clock is None else clock.library(item, step)
 
     def _truth(self, view: View) -> Truth:
         return truth(self.addresses, self.plan.numbers[view.buffer], view, self.index)
@@ -477,22 +483,3 @@ def _checked(
             where=call.origin,
         )
     return found
-
-
-def last_uses(block: Sequence[Instruction]) -> dict[str, int]:
-    """Return for each buffer that a block's own calls write the last instruction that uses it."""
-    made = {v.buffer for item in block if isinstance(item, LibraryCall) for v in item.outputs}
-    return {name: at for at, item in enumerate(block) for name in _used((item,)) if name in made}
-
-
-def _used(items: Iterable[Instruction]) -> Iterator[str]:
-    """Yield the buffers that instructions touch."""
-    for item in items:
-        if isinstance(item, Segment | LibraryCall):
-            for step in item.launches if isinstance(item, Segment) else (item,):
-                yield from (view.buffer for view in (*step.inputs, *step.outputs))
-            continue
-        if not isinstance(item, Loop):
-            yield item.holds.buffer
-        for inner in blocks(item):
-            yield from _used(inner)
