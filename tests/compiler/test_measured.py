@@ -22,9 +22,9 @@ def test_a_product_is_shown_with_its_rate(library: bool) -> None:
     head, _, row, *_ = table(lambda a, b: a @ b, a, b, library=library)
     assert re.match(r"\w+: \d+\.\d{3} ms a run, the median of 3, \d+ threads?$", head)
     ms, _, flops, rate, *_ = row.split()
-    assert float(flops) == pytest.approx(2 * 256 * 300 * 200 / float(ms) / 1e6, rel=0.1)
+    assert float(flops) == pytest.approx(2 * 256 * 300 * 200 / float(ms) / 1e6, rel=0.1, abs=0.06)
     moved = 4 * (256 * 300 + 300 * 200 + 256 * 200)
-    assert float(rate) == pytest.approx(moved / float(ms) / 1e6, rel=0.1)
+    assert float(rate) == pytest.approx(moved / float(ms) / 1e6, rel=0.1, abs=0.06)
     assert ("aten.mm.out" in row) or ("[256, 300] @ [300, 200] f32" in row)
 
 
@@ -49,4 +49,4 @@ def test_a_loop_counts_every_iteration() -> None:
         if re.search(r"k_\w+ \[4, 64\] @ \[64, 256\]", line)
     ]
     ms, _, flops = product.split()[:3]
-    assert float(flops) == pytest.approx(50 * 2 * 4 * 64 * 256 / float(ms) / 1e6, rel=0.1)
+    assert float(flops) == pytest.approx(50 * 2 * 4 * 64 * 256 / float(ms) / 1e6, rel=0.1, abs=0.06)

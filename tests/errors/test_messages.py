@@ -205,7 +205,7 @@ def _altered(data: bytes) -> bytes:
 
 
 def _of_another_version(data: bytes) -> bytes:
-    return data.replace(b"tilewright program 2 ", b"tilewright program 3 ", 1)
+    return data.replace(b"tilewright program 3 ", b"tilewright program 4 ", 1)
 
 
 def _no_program(_: bytes) -> bytes:
@@ -219,10 +219,10 @@ def _empty(_: bytes) -> bytes:
 def _breaking_a_rule(data: bytes) -> bytes:
     """Altered by somebody who wrote a fitting sum: the kernel would write over its input."""
     body = data.split(b"\n", 1)[1]
-    broken = body.replace(b" -> (tanh)\n", b" -> (arg0)\n")
+    broken = body.replace(b" -> (tanh) flops", b" -> (arg0) flops")
     assert broken != body
     return (
-        b"tilewright program 2 sha256 %s\n" % hashlib.sha256(broken).hexdigest().encode() + broken
+        b"tilewright program 3 sha256 %s\n" % hashlib.sha256(broken).hexdigest().encode() + broken
     )
 
 
