@@ -7,6 +7,7 @@ the ordinary kind (the adjoint of a matmul is a matmul).  Dim by dim::
     t = i + c                i = t - c                  (guarded where t - c may leave i's range)
     t = D*h + d, 0 <= d < D  h = t // D, d = t % D      (mixed radix)
     t0 = j // D, t1 = j % D  j = D*t0 + t1              (the digits of one loop)
+    t = j % D                j = D*turn + t             (some of them: turn becomes a reduction)
     t = h*s + i*d - p        h = (t - i*d + p) / s      (window: i becomes a reduction; exact)
     t = i*s + c, alone       written through            (injective: dx[i*s + c] = dy[i] else 0)
     t = ids[...]             written through            (scatter)
@@ -143,11 +144,16 @@ def _solve_digits(
         digits.sort()
         top = digits[-1]
         chain = digits[0][0] == 1 and all(same(a[1], b[0]) for a, b in pairwise(digits))
-        if not chain or (top[1] and limits[1] >= top[1]):
+        beyond = bool(top[1]) and limits[1] >= top[1]
+        counted = isinstance(expr, Sym) and type(limits[1]) is int and type(top[1]) is int
+        if not chain or (beyond and not counted):
             continue
         if any(high and high // low != shape[dim] for low, high, dim in digits):
             continue
         whole: Expr = Const(0)
+        if beyond:  # the digit above those that are named is summed over
+            turn = state.target("turn", -(-(limits[1] + 1) // top[1]))
+            whole = Call("mul", (turn, Const(top[1])))
         for low, _, dim in digits:
             t = state.target(f"t{dim}", shape[dim])
             target[dim] = t
