@@ -92,6 +92,7 @@ CASES: tuple[Case, ...] = (
         _ADAMW,
     ),
     Case("convnet", "ResNet-18 (32x32), batch 8", f"{_MODELS}.convnet", "convnet", {}, 8, _SGD),
+    Case("moe", "moe 2 layers, d 128, 8 experts, 8 x 128", f"{_MODELS}.moe", "moe", {}, 8, _ADAMW),
 )
 
 
@@ -155,9 +156,9 @@ def reference(loaded: Loaded, mode: str) -> list[float]:
     return losses
 
 
-def sample(output: Tensor) -> list[float]:
-    """A fixed spread of the values of an output."""
-    flat = output.flatten()
+def sample(output: Tensor | tuple[Tensor, ...]) -> list[float]:
+    """A fixed spread of the values of an output, the first where there are several."""
+    flat = (output[0] if isinstance(output, tuple) else output).flatten()
     picked: list[float] = flat[:: max(1, len(flat) // SAMPLED_OUTPUTS)].tolist()
     return picked
 
