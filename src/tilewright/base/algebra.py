@@ -127,6 +127,27 @@ def bounds(expr: Expr, extents: Extents) -> tuple[int, int] | None:  # noqa: C90
             return None
 
 
+def coarse(condition: Call, extents: Extents) -> Call:
+    """Return an equal comparison of fewer atoms: 64 a + r >= 128 is a >= 2 where 0 <= r < 64.
+
+    condition: `lt`, `le`, `gt` or `ge` of integer expressions; as it is where nothing is known.
+    """
+    a, b = condition.args
+    constant, terms = affine(simplify(Call("sub", (a, b)), extents))
+    if any(type(number) is not int for number in (constant, *terms.values())):
+        return condition
+    strict = condition.fn in ("gt", "le")  # d > 0 is d - 1 >= 0
+    fn = "lt" if condition.fn in ("lt", "le") else "ge"
+    for factor in sorted({abs(factor) for factor in terms.values()}, reverse=True):
+        high = {atom: n // factor for atom, n in terms.items() if n % factor == 0}
+        low = {atom: n for atom, n in terms.items() if n % factor}
+        quotient, left = divmod(constant - strict, factor)
+        limits = bounds(from_affine(left, low), extents)
+        if limits is not None and least_of(limits[0]) >= 0 and least_of(factor - limits[1]) > 0:
+            return Call(fn, (from_affine(0, high), Const(-quotient)))
+    return condition
+
+
 def within(expr: Expr, extent: int, extents: Extents) -> bool:
     """Say whether an index is proved to lie in [0, extent)."""
     limits = bounds(expr, extents)

@@ -102,13 +102,15 @@ class Printer:
             case Call(fn, args):
                 return self._call(expr, fn, args, scope)
 
-    def _call(self, expr: Expr, fn: str, args: tuple[Expr, ...], scope: Scope) -> Term:
+    def _call(self, expr: Call, fn: str, args: tuple[Expr, ...], scope: Scope) -> Term:
         known = scope.find(expr)
         if known is not None:
             return known
         home = scope.home(names(expr))
         if not has_read(expr):
             simple = self.simplify(expr) if is_index(expr) else expr
+            if fn in ("lt", "le", "gt", "ge") and all(map(is_index, args)):
+                simple = algebra.coarse(expr, self.extents)
             if not isinstance(simple, Call) or simple != expr:
                 return self.value(simple, scope)
         terms = [self.value(arg, scope) for arg in args]
@@ -384,6 +386,7 @@ class Printer:
         if not conditions:
             return literal(True)
         terms = [convert(self.value(condition, scope), BOOL) for condition in conditions]
+        terms = list({term.text: term for term in terms}.values())
         if len(terms) == 1:
             return terms[0]
         return Term(" && ".join(term.at(COMPARE) for term in terms), BOOL, 3)

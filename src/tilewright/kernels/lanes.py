@@ -16,16 +16,19 @@ from tilewright.kernels.statement import Statement
 from tilewright.kernels.sums import declare, meet, result_of
 from tilewright.kernels.text import Scope, Term, c_type
 
+TILES = (1024, 512, 256, 128, 64)  # accumulators of a unit
+ENOUGH = 16  # units for all threads
+
 
 def print_side_by_side(row: Row, root: Scope) -> int:
     """Print a region whose rows run innermost, a tile of them at a time."""
     lane, extents = row.region.lane, row.extents
     length = extents[lane]
-    tile = 256 if nominal(length) >= 4096 else 128 if nominal(length) >= 1024 else 64
-    tile = min(tile, greatest_of(length))
-    tiles = -(-length // tile)
     outer = [(name, extents[name]) for name in row.region.rows if name != lane]
-    count = volume([extent for _, extent in outer]) * tiles
+    units = volume([extent for _, extent in outer])
+    tile = min(_tile(nominal(units), nominal(length)), greatest_of(length))
+    tiles = -(-length // tile)
+    count = units * tiles
     unit = root.inner(*(name for name, _ in outer))
     decode(unit, outer, tiles)
     unit.add(f"const long first = {'0' if same(tiles, 1) else f'u % {tiles} * {tile}'};")
@@ -47,6 +50,12 @@ def print_side_by_side(row: Row, root: Scope) -> int:
                 _finish_lanes(row, row.sums[statement.name], tile, unit)
     attach_units(root, unit, count)
     return count
+
+
+def _tile(units: int, length: int) -> int:
+    """Return how many rows go side by side: memory is read in long runs, if units are enough."""
+    wide = (tile for tile in TILES if units * -(-length // tile) >= ENOUGH)
+    return next(wide, TILES[-1])
 
 
 def _each_lane(row: Row, outer: Scope, body: Callable[[Scope], None]) -> None:
