@@ -24,6 +24,7 @@ from tilewright.compiler.library import Call, reason_of, serve
 from tilewright.compiler.options import Options
 from tilewright.compiler.strided import is_contiguous
 from tilewright.compiler.varying import sizes_of
+from tilewright.compiler.winograd import place_winograd
 from tilewright.graph.build import Builder, names
 from tilewright.graph.control import sizes_vary
 from tilewright.graph.ir import (
@@ -168,10 +169,13 @@ class Assembly:
         elif node.outputs[0].name in self.places:
             pass  # the other half of a convolution's gradient was computed along
         elif node.formula is not None:
-            if not (self._alias(node) or place_contraction(self, node)):
+            if not (self._alias(node) or self._product(node)):
                 self._kernel(node, as_body(node), "one formula")
         else:
             self._library(node)
+
+    def _product(self, node: Node) -> bool:
+        return place_winograd(self, node) or place_contraction(self, node)
 
     def _constant(self, node: Node) -> None:
         value = node.output

@@ -60,11 +60,11 @@ class MatrixCall:
 
 def place_contraction(assembly: "Assembly", node: Node) -> bool:
     """Add what computes a node if it is a matrix product, by a kernel of ours or the library's."""
-    found = _product_in(node)
+    found = product_in(node)
     if found is None or 0 in node.output.type.shape:
         return False
     dtype, library = node.output.type.dtype, assembly.options.library
-    sources = _operands(node)
+    sources = operands_of(node)
     left, right = (assembly.places[sources[r.tensor].name] for r in (found.left, found.right))
     ours = is_ours(found, dtype) and _is_small(left) and _is_small(right)
     if library and ours and not _is_copied(found, left, right):
@@ -114,15 +114,15 @@ RUN = 8
 """Elements of a result that lie together and are worth a vector."""
 
 
-def _product_in(node: Node) -> Contraction | None:
+def product_in(node: Node) -> Contraction | None:
     """Return what each loop of a node does, if it is a matrix product."""
     assert node.formula is not None, "a node with loops"
-    types = {name: value.type for name, value in _operands(node).items()}
+    types = {name: value.type for name, value in operands_of(node).items()}
     found = classify_contraction(node.formula, types)
     return found if found is not None and found.is_matrix else None
 
 
-def _operands(node: Node) -> dict[str, Value]:
+def operands_of(node: Node) -> dict[str, Value]:
     """Return what the names in a node's loops stand for."""
     assert node.formula is not None, "a node with loops"
     return dict(zip(node.formula.operands, node.inputs, strict=True))
@@ -169,7 +169,7 @@ def _is_packed_for_few(found: Contraction, right: View) -> bool:
 
 def kernel_of(node: Node) -> Emitted | None:
     """Return our kernel of a matrix product of contiguous operands; None if it is none of ours."""
-    found, dtype = _product_in(node), node.output.type.dtype
+    found, dtype = product_in(node), node.output.type.dtype
     if found is None or not is_ours(found, dtype):
         return None
 
@@ -180,7 +180,7 @@ def kernel_of(node: Node) -> Emitted | None:
     def copied(view: View, _: Sequence[Expr], loops: Sequence[Loop]) -> View:
         return lying(view.buffer, _over(loops, dtype))
 
-    types = {name: value.type for name, value in _operands(node).items()}
+    types = {name: value.type for name, value in operands_of(node).items()}
     left, right = (lying(read.tensor, types[read.tensor]) for read in (found.left, found.right))
     result = lying("y", node.output.type)
     call = as_product(found, dtype, left, right, result, copied, lambda *_: None)
@@ -204,10 +204,10 @@ def as_product(
     """
     batch, m, n, k = found.batch, found.m, found.n, found.k
 
-    def operand(view: View, read: Read, loops: tuple[Loop, ...]) -> _Place:
-        return _placed(view, read.index, loops) or _laid(gather(view, read.index, loops), loops)
+    def operand(view: View, read: Read, loops: tuple[Loop, ...]) -> Place:
+        return placed(view, read.index, loops) or _laid(gather(view, read.index, loops), loops)
 
-    c = _placed(result, found.target, (*batch, *m, *n))
+    c = placed(result, found.target, (*batch, *m, *n))
     assert c is not None, "the target of a contraction is affine"
     a, b = (
         operand(left, found.left, (*batch, *m, *k)),
@@ -231,14 +231,14 @@ def as_product(
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class Place:
     """Where some loops go in memory: the view over them, and the stride of each by its name."""
 
     view: View
     strides: Mapping[str, int]
 
 
-def _placed(view: View, index: Sequence[Expr], loops: Sequence[Loop]) -> _Place | None:
+def placed(view: View, index: Sequence[Expr], loops: Sequence[Loop]) -> Place | None:
     """Return where a read goes; None where no strides say it."""
     extents = {loop.name: fixed(loop.extent) for loop in loops}
     found = place(index, view.strides, list(extents), extents, view.offset)
@@ -246,15 +246,15 @@ def _placed(view: View, index: Sequence[Expr], loops: Sequence[Loop]) -> _Place 
         return None
     shape = tuple(extents.values())
     there = replace(view, shape=shape, strides=found.strides, offset=found.offset)
-    return _Place(there, dict(zip(extents, found.strides, strict=True)))
+    return Place(there, dict(zip(extents, found.strides, strict=True)))
 
 
-def _laid(dense: View, loops: Sequence[Loop]) -> _Place:
+def _laid(dense: View, loops: Sequence[Loop]) -> Place:
     names_ = (loop.name for loop in loops)
-    return _Place(dense, dict(zip(names_, dense.strides, strict=True)))
+    return Place(dense, dict(zip(names_, dense.strides, strict=True)))
 
 
-def _role(loops: Sequence[Loop], one: _Place, two: _Place) -> Role:
+def _role(loops: Sequence[Loop], one: Place, two: Place) -> Role:
     return merged(tuple((fixed(x.extent), one.strides[x.name], two.strides[x.name]) for x in loops))
 
 
@@ -272,9 +272,7 @@ def _is_better_turned(rows: Role, columns: Role) -> bool:
     return value(rows) > value(columns)
 
 
-def _sliced(
-    found: Contraction, right: View, hoist: Hoist
-) -> tuple[_Place, tuple[Loop, ...]] | None:
+def _sliced(found: Contraction, right: View, hoist: Hoist) -> tuple[Place, tuple[Loop, ...]] | None:
     """Let the right operand lie as tiles read it, if that is done once for all steps of a loop.
 
     Returns where it lies, as [batch.., slices, k, SLICE], and the two loops over its columns.
@@ -335,7 +333,7 @@ def _shaped(dense: View, groups: Groups) -> View:
 
 
 def _arranged(view: View, index: Sequence[Expr], groups: Groups) -> View | None:
-    found = _placed(view, index, [loop for group in groups for loop in group])
+    found = placed(view, index, [loop for group in groups for loop in group])
     if found is None:
         return None
     ends = [sum(len(group) for group in groups[: at + 1]) for at in range(len(groups))]

@@ -16,6 +16,7 @@ from math import prod
 
 from tilewright.autodiff import full
 from tilewright.compiler.windows import is_product, multiply
+from tilewright.compiler.winograd import is_winograd
 from tilewright.graph.build import Builder, sort
 from tilewright.graph.convolution import Convolution, classify_convolution
 from tilewright.graph.ir import LIBRARY, Attr, Graph, Node, TensorType, Value
@@ -71,6 +72,8 @@ class PlaceConvolutions:
         if not is_product(c):
             return False
         ours = one.node.output.type.dtype in PRODUCT_DTYPES
+        if is_winograd(c, one.node.output.type.dtype):
+            return True
         return _is_better_product(c, ours=ours) if self.library else ours
 
     def _partners(
@@ -118,8 +121,8 @@ def _find(graph: Graph) -> Iterator[tuple[str, _Found]]:
             yield node.output.name, _Found(node, made, values)
 
 
-FEW_POSITIONS = 256
-"""Positions over which our sum for a weight's gradient is at least as fast as the library's."""
+FEW_POSITIONS = 512
+"""Positions over which our sums are at least as fast as the library's, forward and of a weight."""
 FEW_TERMS = 150
 """Terms of an element up to which ours is so, forward: those of a net's first layer."""
 
@@ -137,7 +140,9 @@ def _is_better_product(c: Convolution, *, ours: bool) -> bool:
         return False
     if c.kind == "weight":
         return positions <= max(few, w[0] // 2)
-    return c.kind == "forward" and prod(w[1:]) <= terms
+    thinned = ours and prod(w[2:]) == 1 and prod(c.stride) > 1  # the library copies what it reads
+    small = positions <= few or prod(w[1:]) <= terms
+    return c.kind == "forward" and (thinned or small)
 
 
 def _call(builder: Builder, halves: list[_Found], known: Sequence[Mapping[str, Value]]) -> Node:

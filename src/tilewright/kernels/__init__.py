@@ -18,6 +18,14 @@ from tilewright.kernels.contraction import (
     tiles,
 )
 from tilewright.kernels.emit import FLAGS, Emitted, choose_recipe, emit, emit_naive, read_together
+from tilewright.kernels.winograd import (
+    MOST_INPUTS,
+    WINOGRAD_DTYPES,
+    Winograd,
+    emit_winograd,
+    emit_winograd_weights,
+    winograd_text,
+)
 
 __all__ = [
     "FLAGS",
@@ -33,6 +41,12 @@ __all__ = [
     "emit",
     "emit_naive",
     "emit_product",
+    "emit_winograd",
+    "emit_winograd_weights",
+    "winograd_text",
+    "MOST_INPUTS",
+    "WINOGRAD_DTYPES",
+    "Winograd",
     "read_together",
     "tiles",
 ]

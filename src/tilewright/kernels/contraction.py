@@ -82,9 +82,14 @@ def tiles(dtype: DType) -> tuple[str, str]:
     """Return the name and the text of the C function that multiplies blocks of an element type."""
     text = _TEXT.read_text(encoding="utf-8")
     name = f"contract_{dtype.name}_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    return name, contraction_text(dtype, name)
+
+
+def contraction_text(dtype: DType, name: str) -> str:
+    """Return `contraction.c` for an element type; its function has this name."""
     given = {"ELEMENT": dtype.c, "NAME": name, "SINGLE": str(int(dtype == F32))}
     lines = [f"#define {macro} {meaning}" for macro, meaning in given.items()]
-    return name, "\n".join((*lines, text))
+    return "\n".join((*lines, _TEXT.read_text(encoding="utf-8")))
 
 
 def emit_product(product: Product) -> Emitted:

@@ -1,0 +1,150 @@
+"""Convolutions of 3 x 3 by Winograd's algorithm: which are, and what computes them.
+
+The idea: a bordered convolution is a sum of products in which two loops of the image, down and
+across, and two of three terms move over the same memory; strides say which, be it the forward pass
+or the gradient of an image, whose taps go backwards.
+
+This module does not know how it is computed (`kernels`).
+"""
+
+from dataclasses import replace
+from itertools import permutations
+from math import prod
+from typing import TYPE_CHECKING
+
+from tilewright.base.dtypes import DType
+from tilewright.compiler.contraction import Place, operands_of, placed, product_in
+from tilewright.graph.classify import Contraction
+from tilewright.graph.convolution import Convolution
+from tilewright.graph.ir import Loop, Node, TensorType
+from tilewright.graph.total import fixed
+from tilewright.kernels import (
+    MOST_INPUTS,
+    WINOGRAD_DTYPES,
+    Winograd,
+    emit_winograd,
+    emit_winograd_weights,
+    winograd_text,
+)
+from tilewright.program import KernelSource, Launch, View
+
+if TYPE_CHECKING:
+    from tilewright.compiler.assemble import Assembly
+
+TAPS = 3
+FEWEST_SQUARES = 128
+"""Squares of four outputs from which transforming the kernels pays."""
+FEWEST_CHANNELS = 16
+"""Channels on either side from which transforming squares pays."""
+
+
+def is_winograd(c: Convolution, dtype: DType) -> bool:
+    """Say whether a convolution, or the gradient of its image, is best computed so."""
+    if c.kind not in ("forward", "input") or c.n != 2 or dtype not in WINOGRAD_DTYPES:
+        return False
+    if c.groups != 1 or {*c.stride, *c.dilation} != {1} or c.shapes[1][2:] != (TAPS, TAPS):
+        return False
+    made = c.shapes[2] if c.kind == "forward" else c.shapes[0]
+    return _pays(made[0], c.shapes[1][0], c.shapes[1][1], made[2:], c.kind == "input")
+
+
+def _pays(images: int, outputs: int, inputs: int, size: tuple[int, ...], turned: bool) -> bool:
+    if turned:
+        outputs, inputs = inputs, outputs
+    if any(type(n) is not int for n in (images, outputs, inputs, *size)):
+        return False
+    few = min(outputs, inputs) < FEWEST_CHANNELS or images * prod(size) // 4 < FEWEST_SQUARES
+    return not few and inputs <= MOST_INPUTS and all(n % 2 == 0 for n in size)
+
+
+def place_winograd(assembly: "Assembly", node: Node) -> bool:
+    """Add what computes a node if it is such a convolution."""
+    dtype = node.output.type.dtype
+    if dtype not in WINOGRAD_DTYPES or 0 in node.output.type.shape:
+        return False
+    found = product_in(node)
+    if found is None or found.batch or found.scale != 1.0 or len(found.k) != TAPS:
+        return False
+    sources = operands_of(node)
+    for image, kernel, rows, outputs in (
+        (found.left, found.right, found.m, found.n),
+        (found.right, found.left, found.n, found.m),
+    ):
+        x = placed(assembly.places[sources[image.tensor].name], image.index, (*rows, *found.k))
+        k = placed(assembly.places[sources[kernel.tensor].name], kernel.index, (*outputs, *found.k))
+        if x is None or k is None or len(outputs) != 1:
+            continue
+        roles = _roles(found, rows, x)
+        if roles is not None:
+            return _place(assembly, node, found, (x, k), rows, outputs[0], roles)
+    return False
+
+
+def _roles(
+    found: Contraction, rows: tuple[Loop, ...], x: Place
+) -> tuple[Loop, Loop, Loop, Loop, Loop] | None:
+    """Return h, w, c, i and j: the taps i and j move over the image as h and w do."""
+    for h, w in permutations(rows, 2):
+        for c, i, j in permutations(found.k):
+            steps = [abs(x.strides[loop.name]) for loop in (h, i, w, j)]
+            windows = steps[0] == steps[1] and steps[2] == steps[3] and steps[0] > steps[2] > 0
+            if windows and fixed(i.extent) == fixed(j.extent) == TAPS:
+                return h, w, c, i, j
+    return None
+
+
+def _place(
+    assembly: "Assembly",
+    node: Node,
+    found: Contraction,
+    operands: tuple[Place, Place],
+    rows: tuple[Loop, ...],
+    o: Loop,
+    roles: tuple[Loop, Loop, Loop, Loop, Loop],
+) -> bool:
+    h, w, c, i, j = roles
+    images = [loop for loop in rows if loop not in (h, w)]
+    sizes = fixed(h.extent), fixed(w.extent)
+    count = fixed(images[0].extent) if images else 1
+    if len(images) > 1 or not _pays(count, fixed(o.extent), fixed(c.extent), sizes, False):
+        return False
+    x, k = operands
+    start, taps = x.view.offset, k.view.offset
+    steps = {loop.name: k.strides[loop.name] for loop in (o, c, i, j)}
+    for loop, tap in ((h, i), (w, j)):
+        if x.strides[tap.name] != x.strides[loop.name]:  # the taps go backwards
+            start += (TAPS - 1) * x.strides[tap.name]
+            taps += (TAPS - 1) * steps[tap.name]
+            steps[tap.name] = -steps[tap.name]
+    result = assembly.place(node.output)
+    y = placed(result, found.target, (*rows, o))
+    assert y is not None, "the target of a contraction is affine"
+    first = [x.strides[images[0].name] if images else 0, y.strides[images[0].name] if images else 0]
+    one = Winograd(
+        node.output.type.dtype, count, fixed(o.extent), fixed(c.extent), *sizes,
+        (first[0], *(x.strides[loop.name] for loop in (c, h, w))),
+        tuple(steps.values()),
+        (first[1], *(y.strides[loop.name] for loop in (o, h, w))),
+    )  # fmt: skip
+    shape = (count, one.inputs, sizes[0] + TAPS - 1, sizes[1] + TAPS - 1)
+    image = View(x.view.buffer, shape, one.x, start, x.view.steps)
+    kernel = View(k.view.buffer, (one.outputs, one.inputs, TAPS, TAPS), one.k, taps, k.view.steps)
+    output = replace(y.view, shape=(count, one.outputs, *sizes), strides=one.y)
+    _launch(assembly, node, one, image, kernel, output)
+    return True
+
+
+def _launch(
+    assembly: "Assembly", node: Node, one: Winograd, image: View, kernel: View, output: View
+) -> None:
+    u = assembly.scratch(f"{node.output.name}_kernels", TensorType(one.transformed, one.dtype))
+    weights, main = emit_winograd_weights(one), emit_winograd(one)
+    texts = ((kernel.name, kernel.text) for kernel in (weights, main))
+    for name, text in (winograd_text(one.dtype), *texts):
+        assembly.kernels.setdefault(name, KernelSource(name, text))
+    first = Launch(weights.name, (kernel,), (u,), weights.parts, node.origin, weights.flops)
+    inputs, outputs = (image, u, kernel), (output,)
+    second = Launch(main.name, inputs, outputs, main.parts, node.origin, main.flops)
+    assembly.steps += [first, second]
+    reason = f"{main.recipe}: {main.name}"
+    assembly.decide(node, "kernel", reason, weights.flops + main.flops, main.bytes)

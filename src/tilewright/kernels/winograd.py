@@ -1,0 +1,141 @@
+"""The Winograd recipe: 3 x 3 convolutions by four outputs at a time, with fewer products.
+
+The idea: `winograd.c` transforms squares of the image, multiplies them by transformed kernels as
+sixteen products of matrices, and transforms what comes out, block by block in the second cache.
+One launch transforms the kernels, another does the rest.  The sum of an element has one order,
+whatever the blocks.
+
+This module does not know when that is faster.
+"""
+
+import functools
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from tilewright.base.dtypes import F32, DType
+from tilewright.kernels.contraction import SLICE, contraction_text
+from tilewright.kernels.emit import PARTS, Emitted
+
+WINOGRAD_DTYPES = (F32,)
+MARGIN = 16  # elements between rows of transformed kernels, which would else fall on the same sets
+BLOCK = 1 << 18  # transformed elements that are taken together
+MOST_INPUTS = BLOCK // (16 * SLICE)  # channels of the image, so that one panel of squares fits
+FEWEST = 8  # blocks, where there are so many, for threads
+_TEXT = Path(__file__).with_suffix(".c")
+
+
+@dataclass(frozen=True, slots=True)
+class Winograd:
+    """`y[n, o, h, w] = sum over c, i, j of x[n, c, h+i, w+j] * k[o, c, i, j]`, windows of 3 x 3.
+
+    height, width: of y, even.  x, y: strides of n, channel, h, w in elements; k: of o, c, i, j.
+    inputs is MOST_INPUTS at most.
+    """
+
+    dtype: DType
+    images: int
+    outputs: int
+    inputs: int
+    height: int
+    width: int
+    x: tuple[int, ...]
+    k: tuple[int, ...]
+    y: tuple[int, ...]
+
+    @property
+    def squares(self) -> int:
+        """Squares of four outputs, of all images."""
+        return self.images * (self.height // 2) * (self.width // 2)
+
+    @property
+    def transformed(self) -> tuple[int, ...]:
+        """The shape of the transformed kernels."""
+        return 16, self.outputs, self.inputs + MARGIN
+
+
+@functools.cache
+def winograd_text(dtype: DType) -> tuple[str, str]:
+    """Return the name and the text of the C functions, which begin with the name."""
+    defined = contraction_text(dtype, "static contract_unused")
+    text = "\n".join((defined, f"#define BLOCK {BLOCK}", _TEXT.read_text(encoding="utf-8")))
+    name = f"winograd_{dtype.name}_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    return name, f"#define WEIGHTS {name}_weights\n#define SQUARES_OF {name}\n{text}"
+
+
+def emit_winograd_weights(one: Winograd) -> Emitted:
+    """Return the kernel that transforms k to u: two pointers."""
+    name, _ = winograd_text(one.dtype)
+    c = one.dtype.c
+    lines = [
+        f"/* kernels of 3 x 3 transformed: {one.outputs} x {one.inputs} {one.dtype.name} */",
+        f"extern void {name}_weights(long, long, long, long, const {c} *, const long *, {c} *);",
+        "int KERNEL(char **p, long part, long end, long parts)",
+        "{",
+        f"    static const long strides[] = {{{_listed(one.k)}}};",
+        f"    {name}_weights({one.outputs} * part / parts, {one.outputs} * end / parts,",
+        f"        {one.outputs}, {one.inputs}, (const {c} *)p[0], strides, ({c} *)p[1]);",
+        "    return 0;",
+        "}",
+    ]
+    work = one.outputs * one.inputs
+    parts = max(1, min(one.outputs, PARTS, work // 4096))
+    return _emitted(lines, parts, 36 * work, 25 * work * one.dtype.bytes, "kernels transformed")
+
+
+def emit_winograd(one: Winograd) -> Emitted:
+    """Return the kernel that computes y: pointers to x, u, k and y."""
+    name, _ = winograd_text(one.dtype)
+    c = one.dtype.c
+    down, across = _cut(one)
+    panels, extents = -(-one.squares // SLICE), (one.height // 2, one.width // 2)
+    shape = f"{one.images} x {one.inputs} to {one.outputs}, {one.height} x {one.width}"
+    lines = [
+        f"/* convolution by Winograd's F(2x2, 3x3): {shape} {one.dtype.name} */",
+        "typedef struct { long images, outputs, inputs, down, across; } Extents;",
+        f"extern void {name}(const Extents *, long, long, long, long, const {c} *, const long *,",
+        f"    const {c} *, const {c} *, const long *, {c} *, const long *);",
+        "int KERNEL(char **p, long part, long end, long parts)",
+        "{",
+        "    static const Extents extents =",
+        f"        {{{_listed((one.images, one.outputs, one.inputs, *extents))}}};",
+        f"    static const long x[] = {{{_listed(one.x)}}}, k[] = {{{_listed(one.k)}}};",
+        f"    static const long y[] = {{{_listed(one.y)}}};",
+        f"    const {c} *const image = (const {c} *)p[0], *const kernels = (const {c} *)p[2];",
+        f"    const long last = {down * across} * end / parts;",
+        f"    for (long u = {down * across} * part / parts; u < last;) {{",
+        f"        const long r = u / {across}, s = u % {across};",
+        f"        const long wide = {across} - s < last - u ? {across} - s : last - u;",
+        f"        const long high = wide < {across} ? 1 : (last - u) / {across};",
+        f"        const long below = {panels} * (r + high) / {down} * {SLICE};",
+        f"        {name}(&extents, {panels} * r / {down} * {SLICE},",
+        f"            below < {one.squares} ? below : {one.squares},",
+        f"            {one.outputs} * s / {across}, {one.outputs} * (s + wide) / {across},",
+        f"            image, x, (const {c} *)p[1], kernels, k, ({c} *)p[3], y);",
+        "        u += wide * high;",
+        "    }",
+        "    return 0;",
+        "}",
+    ]
+    flops = 32 * one.squares * one.outputs * one.inputs
+    moved = 4 * one.squares * (one.inputs + one.outputs) + 16 * one.outputs * one.inputs
+    reason = f"convolution by Winograd's F(2x2, 3x3), {shape}"
+    return _emitted(lines, down * across, flops, moved * one.dtype.bytes, reason)
+
+
+def _cut(one: Winograd) -> tuple[int, int]:
+    """Return into how many blocks squares and outputs are cut."""
+    panels = -(-one.squares // SLICE)
+    down = min(2 * FEWEST, panels)
+    across = 1 if down >= FEWEST else min(-(-FEWEST // down), max(1, one.outputs // SLICE))
+    return down, across
+
+
+def _emitted(lines: list[str], parts: int, flops: int, moved: int, reason: str) -> Emitted:
+    text = "\n".join(lines) + "\n"
+    name = "k_" + hashlib.sha256(text.encode()).hexdigest()[:16]
+    return Emitted(name, text.replace("KERNEL", name), parts, flops, moved, reason)
+
+
+def _listed(numbers: tuple[int, ...]) -> str:
+    return ", ".join(map(str, numbers))

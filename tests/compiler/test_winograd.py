@@ -1,0 +1,86 @@
+"""Convolutions of 3 x 3 are computed by Winograd's algorithm where that pays, and are right."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import tilewright as tw
+
+HOW = "Winograd's F(2x2, 3x3)"
+
+
+def ran(x: torch.Tensor, w: torch.Tensor, *, library: bool, **settings: int) -> tuple[str, ...]:
+    """Compare with float64; return what the forward pass and the gradients were computed by."""
+
+    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return F.conv2d(x, w, **settings)
+
+    compiled = tw.compile(function, x, w, options=tw.Options(library=library))
+    y = compiled(x, w)
+    exact = [t.detach().double().requires_grad_() for t in (x, w)]
+    tangent = torch.randn(y.shape)
+    expected = function(*exact)
+    found = torch.autograd.grad(y, (x, w), tangent)
+    theirs = torch.autograd.grad(expected, exact, tangent.double())
+    for ours, other in zip((y, *found), (expected, *theirs), strict=True):
+        most = 2e-6 * other.abs().max().item()
+        torch.testing.assert_close(ours.double(), other, rtol=1e-4, atol=most)
+    return tuple(compiled.explain().split("graph.backward"))
+
+
+def operands(
+    images: int, inputs: int, outputs: int, height: int, width: int, taps: int = 3
+) -> tuple[torch.Tensor, torch.Tensor]:
+    x = torch.randn(images, inputs, height, width, requires_grad=True)
+    return x, torch.randn(outputs, inputs, taps, taps, requires_grad=True)
+
+
+@pytest.mark.parametrize("library", [False, True])
+@pytest.mark.parametrize("padding", [0, 1, 2])
+def test_both_the_image_and_its_gradient_are(padding: int, library: bool) -> None:
+    x, w = operands(2, 16, 24, 20, 24)
+    forward, backward = ran(x, w, library=library, padding=padding)
+    assert forward.count(HOW) == backward.count(HOW) == 1
+
+
+def test_so_are_images_whose_channels_lie_together() -> None:
+    x, w = operands(2, 20, 16, 20, 22)
+    last = x.detach().to(memory_format=torch.channels_last).requires_grad_()
+    forward, _ = ran(last, w, library=False, padding=1)
+    assert HOW in forward
+
+
+@pytest.mark.parametrize(
+    ("sizes", "settings"),
+    [
+        ((2, 16, 16, 20, 24), {"stride": 2, "padding": 1}),
+        ((2, 16, 16, 20, 24), {"dilation": 2, "padding": 2}),
+        ((2, 16, 8, 20, 24), {"padding": 1}),  # few channels
+        ((2, 16, 16, 21, 24), {"padding": 1}),  # an odd height
+        ((1, 16, 16, 8, 8), {"padding": 1}),  # few squares
+        ((2, 16, 16, 20, 24, 5), {"padding": 2}),
+    ],
+    ids=str,
+)
+def test_others_are_not(sizes: tuple[int, ...], settings: dict[str, int]) -> None:
+    x, w = operands(*sizes)
+    forward, backward = ran(x, w, library=False, **settings)
+    assert HOW not in forward + backward
+
+
+def test_float64_and_groups_are_not() -> None:
+    x, w = operands(2, 32, 32, 20, 24)
+    forward, _ = ran(x, w.detach()[:, :16].clone().requires_grad_(), library=False, groups=2)
+    assert HOW not in forward
+    double = [t.detach().double().requires_grad_() for t in (x, w)]
+    forward, _ = ran(*double, library=False)
+    assert HOW not in forward
+
+
+def test_infinities_are_those_of_eager() -> None:
+    x, w = operands(2, 16, 16, 20, 24)
+    x.data[0, 3, 7, 9], x.data[1, 2, 0, 0], w.data[4, 5, 1, 1] = torch.inf, torch.nan, -torch.inf
+    with torch.no_grad():
+        compiled = tw.compile(lambda x, w: F.conv2d(x, w, padding=1), x, w)
+        found, expected = compiled(x, w), F.conv2d(x, w, padding=1)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4, equal_nan=True)
