@@ -229,9 +229,11 @@ def _peaks(simulation: Simulation, question: Question) -> tuple[float, ...]:
 
 
 def _bubble(bubble: Bubble) -> str:
+    # Sums of times that are not exact may give a bubble of -1e-16.
+    of_total, of_ideal = (max(0.0, share) for share in (bubble.of_total, bubble.of_ideal))
     return (
-        f"{bubble.cost:.6g}, bubble {bubble.of_total:.4%} of the total, "
-        f"{bubble.of_ideal:.4%} of the ideal {bubble.work:.6g}"
+        f"{bubble.cost:.6g}, bubble {of_total:.4%} of the total, "
+        f"{of_ideal:.4%} of the ideal {bubble.work:.6g}"
     )
 
 

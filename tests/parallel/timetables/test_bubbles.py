@@ -101,6 +101,18 @@ def test_zb_v_has_no_bubble_in_the_memory_of_1f1b(p: int, rounds: float) -> None
     assert max(peak_activations(table, half, half)) == p
 
 
+@pytest.mark.parametrize("p", [2, 3, 4, 5, 6, 8, 12, 16])
+def test_v_half_and_v_min_trade_activations_for_bubble(p: int) -> None:
+    """Published: 1/2 and 1/3 of 1F1B's activations, 1/2 and 2/3 of its bubble, and a constant."""
+    lost_by_1f1b = (p - 1) * 3.0
+    halves = (0.5,) * (2 * p)
+    for name, share, lost_share in (("v-half", 1 / 2, 1 / 2), ("v-min", 1 / 3, 2 / 3)):
+        table = make_timetable(name, p, 4 * p)
+        made = simulate(table, even_times(2 * p, 0.5, 0.5, 0.5))
+        assert max(peak_activations(table, halves, halves)) <= share * p + 1.5
+        assert made.bubble.cost - made.bubble.work <= lost_share * lost_by_1f1b + 2.5
+
+
 @pytest.mark.parametrize("overlap", [0.0, 0.4])
 @pytest.mark.parametrize(("p", "m"), [(2, 4), (4, 8), (6, 20), (8, 32)])
 def test_dualpipe_loses_its_closed_form(p: int, m: int, overlap: float) -> None:

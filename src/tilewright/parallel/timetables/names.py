@@ -28,6 +28,7 @@ from tilewright.parallel.timetables.orders import (
 from tilewright.parallel.timetables.search import zero_bubble_1p, zero_bubble_2p
 from tilewright.parallel.timetables.timetable import Timetable
 from tilewright.parallel.timetables.two_way import chimera, dualpipe, dualpipe_v
+from tilewright.parallel.timetables.v_block import v_half, v_min
 from tilewright.parallel.timetables.v_shape import zero_bubble_v
 
 
@@ -58,6 +59,8 @@ TIMETABLES = (
     Kind("zb-1p", zero_bubble_1p, cap=1),
     Kind("zb-2p", zero_bubble_2p, cap=2),
     Kind("zb-v", zero_bubble_v),
+    Kind("v-half", v_half),
+    Kind("v-min", v_min),
     Kind("chimera", chimera),
     Kind("dualpipe", dualpipe),
     Kind("dualpipe-v", dualpipe_v),
