@@ -32,11 +32,11 @@ ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT.parent / "shared" / "data"
 OUT = ROOT / "bench" / "results" / "plan_accuracy.json"
 MACHINE = "dgx-a100-80g"
-# What is fitted.  A large half-precision product on an A100 that is warm reaches 240 to 250 of 312
-# TFLOP/s, and copies 1.6 to 1.7 of 2.04 TB/s: more than that explains nothing.
+# What is fitted.  A large half-precision product on an A100 that is warm reaches about 240 of 312
+# TFLOP/s, and passes over memory 1.6 of 2.04 TB/s: more than that explains nothing.
 WITHIN = {
-    "gemm_fraction": (0.5, 0.80),
-    "memory_fraction": (0.5, 0.85),
+    "gemm_fraction": (0.5, 0.78),
+    "memory_fraction": (0.5, 0.80),
     "product_seconds": (0.0, 1e-4),
     "operator_seconds": (0.0, 1e-3),
     "micro_batch_seconds": (0.0, 0.01),
@@ -335,14 +335,21 @@ def main(words: Sequence[str] | None = None) -> None:
     arguments.add_argument("--rows", type=Path, help="steps, in the form of single_node.csv")
     arguments.add_argument("--published", type=Path, help="steps, in the columns of Published")
     arguments.add_argument("--machine", default=MACHINE, help="of --rows: a link may be overridden")
+    arguments.add_argument(
+        "--constants", action="store_true", help="fit those that presets ship, print, and stop"
+    )
     arguments.add_argument("--seeds", type=int, default=10)
     arguments.add_argument("--out", type=Path, default=OUT)
     asked = arguments.parse_args(words)
     machine = Machine.parse(asked.machine)
+    if asked.constants:
+        rows = read_rows(asked.data / "vtrain" / "single_node.csv")
+        print(calibrated(machine, rows[::3]))
+        return
     whole: Report = {
         "date": host.today(), "host": host.describe(), "machine": asked.machine,
         "constants": {name: machine.value(name) for name in WITHIN},
-        "constants_from": "bench.plan_accuracy on all rows of single_node.csv",
+        "constants_from": "every third row of single_node.csv (--constants)",
         "within": WITHIN,
     }  # fmt: skip
     if asked.rows:

@@ -125,8 +125,8 @@ class Constants:
     which makes small ones inefficient.  operator_seconds: in which the host starts one operator.
     micro_batch_seconds: the host's work around each micro-batch of a stage; loss_seconds: around
     its loss.  collective_seconds: the price of starting a collective; straggler_seconds: for each
-    further rank of a node, which may be late.  overlap_slowdown: how much longer computing takes
-    while something is sent.
+    two ranks of a node, whose hosts may miss each other.  overlap_slowdown: how much longer
+    computing takes while something is sent.
     """
 
     gemm_fraction: float = 0.8

@@ -17,19 +17,20 @@ from tilewright.cost import Constants, Machine, Network, network_of, price
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Where a group's ranks sit.  start: seconds to begin a collective; straggler: seconds that
-    each further rank of an innermost group may be late."""
+    """Where a group's ranks sit.  start: seconds to begin a collective; straggler: seconds by which
+    each two ranks of an innermost group miss each other, where their hosts are what is slow."""
 
     network: Network
     start: float
     straggler: float
 
     @property
-    def begun(self) -> float:
-        """Seconds that a collective takes beside its messages."""
+    def host_seconds(self) -> float:
+        """Seconds that starting a collective takes the hosts, who wait for each other."""
         if self.network.ranks == 1:
             return 0.0
-        return self.start + self.straggler * (self.network.levels[0].size - 1)
+        size = self.network.levels[0].size
+        return self.start + self.straggler * size * (size - 1) / 2
 
     def all_reduce(self, size: float) -> float:
         """Return the seconds to sum `size` bytes on every rank."""
@@ -50,13 +51,13 @@ class Span:
             inside *= level.size
             rounds = (level.size - 1) * level.latency
             worst = max(worst, rounds + beyond / min(level.bandwidth, level.shared))
-        return self.begun + worst if ranks > 1 else 0.0
+        return self.start + worst if ranks > 1 else 0.0
 
     def _seconds(self, collective: str, size: float) -> float:
         if self.network.ranks == 1:
             return 0.0
         variant = "ring" if len(self.network.levels) == 1 else "hierarchical"
-        return self.begun + price(collective, variant, self.network, size).seconds
+        return self.start + price(collective, variant, self.network, size).seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -194,10 +194,10 @@ def _collectives(spec: ModelSpec, shape: Shape, where: Axes) -> tuple[float, flo
     twice = where.tensor.all_gather if shape.shared_norms else where.tensor.all_reduce
     times = 4 if shape.shared_norms else 2
     seconds = times * twice(size) + where.context.all_gather(keys)
-    started = times * twice(0.0) + where.context.all_gather(0.0)
+    started = times * where.tensor.host_seconds + where.context.host_seconds
     if spec.experts:
         seconds += 2 * where.expert.all_to_all(routed)
-        started += 2 * where.expert.all_to_all(0.0)
+        started += 2 * where.expert.host_seconds
     return seconds, started
 
 
