@@ -58,6 +58,7 @@ def test_the_readme_names_every_command() -> None:
         "links",
         "messages",
         "plan",
+        "timetable",
         "bench",
     }
 

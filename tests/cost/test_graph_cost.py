@@ -227,7 +227,9 @@ def test_a_captured_model_costs_what_its_specification_says(
 def test_experts_count_the_tokens_that_they_work_on_however_they_are_computed(
     experts: str,
 ) -> None:
-    spec = ModelSpec.parse("mixtral-8x7b:layers=1,hidden=64,heads=4,kv_heads=2,head=16,ffn=96,vocab=50")
+    spec = ModelSpec.parse(
+        "mixtral-8x7b:layers=1,hidden=64,heads=4,kv_heads=2,head=16,ffn=96,vocab=50"
+    )
     with META:
         model = _mixtral(spec, 0.0, "sdpa")
         model.config._experts_implementation = experts

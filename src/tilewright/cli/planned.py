@@ -10,10 +10,18 @@ from rich.console import Console
 from rich.table import Table
 
 from tilewright.base.errors import OptionError, PlanError
-from tilewright.parallel import ParallelPlan, Prediction, make_plan, read_fix, show_seconds
+from tilewright.parallel import (
+    ParallelPlan,
+    Prediction,
+    draw_timetable,
+    make_plan,
+    read_fix,
+    show_seconds,
+)
 
 GIB = 2**30
-MOST_RANKS = 16  # rows of memory that are printed before the middle is left out
+MOST_RANKS = 16  # rows that are printed before the middle is left out
+WIDTH = 96  # characters of the timeline
 
 
 def planned(
@@ -63,6 +71,9 @@ def show_plan(plan: ParallelPlan, console: Console, tokens: float) -> None:
         f"{plan.timetable}, recompute {plan.recompute}"
     )
     console.print(_seconds(found))
+    if 1 < plan.pp <= MOST_RANKS:
+        console.print("the pipeline's step, ranks from above, time from left to right:")
+        console.print(draw_timetable(found.simulation, WIDTH))
     console.print(_bytes(plan, found))
     verdict = "fits" if found.fits else "[bold red]does not fit[/]"
     console.print(
