@@ -135,6 +135,8 @@ def timetable_lines(question: Question, simulation: Simulation) -> Iterator[str]
     yield f"  peak activations    {listed}{more}   (M_B of a rank = 1, M_W = {question.kept:g})"
     if trace_versions(table):
         yield from _version_lines(table)
+    if question.name and kind_named(question.name).asynchronous:
+        yield f"  in steady state     {_steady(question, simulation)}"
     waits = sum(step.waited for step in simulation.path)
     yield f"  critical path       {len(simulation.path)} actions, {waits:.6g} of it in transfers"
     yield ""
@@ -235,6 +237,17 @@ def _bubble(bubble: Bubble) -> str:
         f"{bubble.cost:.6g}, bubble {of_total:.4%} of the total, "
         f"{of_ideal:.4%} of the ideal {bubble.work:.6g}"
     )
+
+
+def _steady(question: Question, simulation: Simulation) -> str:
+    """Say what another micro-batch costs where none is the first or the last: no flush, no fill."""
+    twice = _table(
+        replace(question, sizes={**question.sizes, "micro-batches": 2 * question.micro_batches})
+    )
+    longer = simulate(twice, read_times(question.times, twice.placement))
+    cost = longer.makespan - simulation.makespan
+    bubble = Bubble(cost, max(longer.busy) - max(simulation.busy))
+    return f"{_bubble(bubble)}, for {question.micro_batches} micro-batches more"
 
 
 def _version_lines(table: Timetable) -> Iterator[str]:
