@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+from tests.standalone import apart
 
 from tilewright.base.dtypes import BY_NAME, DType
 from tilewright.base.expr import Call
@@ -56,7 +57,7 @@ def compile_all(kernels: Sequence[Emitted], folder: Path, *extra: str) -> ctypes
         sources.append(str(path))
     library = folder / "kernels.so"
     unity = folder / "all.c"
-    unity.write_text("\n".join(_apart(name, text) for name, text in unique.items()))
+    unity.write_text("\n".join(apart(name, text) for name, text in unique.items()))
     command = ["cc", *FLAGS, "-Wall", "-Wno-unused-variable", "-shared", "-fPIC", *extra]
     done = subprocess.run(
         [*command, str(unity), "-o", str(library), "-lm"], capture_output=True, text=True
@@ -64,14 +65,6 @@ def compile_all(kernels: Sequence[Emitted], folder: Path, *extra: str) -> ctypes
     assert done.returncode == 0, done.stderr
     assert "warning" not in done.stderr, done.stderr
     return ctypes.CDLL(str(library))
-
-
-def _apart(name: str, text: str) -> str:
-    """Give the static functions of one kernel names of their own."""
-    statics = re.findall(r"^static (?:inline|const) [\w ]*?(\w+)(?:\(|\[)", text, re.MULTILINE)
-    for static in sorted(set(statics), key=len, reverse=True):
-        text = re.sub(rf"\b{static}\b", f"{static}_{name}", text)
-    return text
 
 
 def strided(array: Array, strides: Sequence[int]) -> Array:

@@ -12,11 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.lib.stride_tricks import as_strided
+from tests.standalone import Done, Operand, run_standalone, write_kernels
 from tests.sweep import few
 
 from tilewright.base.dtypes import F32, F64, DType
 from tilewright.kernels import Product, Role, emit_product, merged, tiles
 from tilewright.kernels.contraction import count
+from tilewright.program import KernelSource
+from tilewright.runtime.standalone import UNTOUCHED
 from tilewright.runtime.toolchain import Toolchain, build, find_toolchain
 
 CANARY = 1e30
@@ -123,7 +126,9 @@ def library(request: pytest.FixtureRequest) -> ctypes.CDLL:
     toolchain: Toolchain = replace(found, flags=visible)
     texts = dict(tiles(dtype) for dtype in (F32, F64))
     kernels = {made.name: made.text for made in map(emit_product, products())}
-    return build(toolchain, {**texts, "products": "\n".join(kernels.values())})
+    made = build(toolchain, {**texts, "products": "\n".join(kernels.values())})
+    made.flags = toolchain.flags  # type: ignore[attr-defined]
+    return made
 
 
 def run(
@@ -235,6 +240,25 @@ def before_a_wall(array: np.ndarray) -> Iterator[np.ndarray]:
         yield copy
     finally:
         libc.munmap(ctypes.c_void_p(start), ctypes.c_size_t(size + page))
+
+
+@pytest.mark.sweep
+def test_products_pass_the_sanitizers(library: ctypes.CDLL, tmp_path: Path) -> None:
+    source = np.random.default_rng(0)
+    done = []
+    for one in products():
+        a, b, c = memory_of(one, source)
+        c = c[: span(*operands(one)[2])]
+        c.view(np.uint8)[:] = UNTOUCHED
+        run(library, one, (a, b, c))
+        places = [
+            Operand(x, *lies, first(*lies))
+            for x, lies in zip((a, b, c), operands(one), strict=True)
+        ]
+        done.append(Done(emit_product(one), places[:2], places[2:]))
+    more = [KernelSource(*tiles(dtype)) for dtype in (F32, F64)]
+    write_kernels(done, tmp_path, more, library.flags)
+    assert run_standalone(tmp_path, "sanitize") == ""
 
 
 def test_the_number_of_parts_changes_no_bit(library: ctypes.CDLL) -> None:

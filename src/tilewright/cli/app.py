@@ -311,6 +311,18 @@ def timetable(
 
 
 @app.command()
+def export(
+    program: Annotated[Path, typer.Argument(metavar="PROGRAM", help="A saved program.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the C goes.")],
+    seed: Annotated[int, typer.Option(help="Of the inputs that go with it.")] = 0,
+) -> None:
+    """Write a saved program as C that runs, and checks itself, without Python."""
+    from tilewright.cli.export import export
+
+    print(export(program, folder, seed))
+
+
+@app.command()
 def debug(model: Model, batch: Examples = None, inputs: Inputs = None) -> None:
     """Compare every node of a model with PyTorch eager; name the first that differs."""
     from tilewright.cli.inspect import Look, compare

@@ -10,7 +10,7 @@ This module does not know where buffers are when it runs: their addresses come w
 
 import ctypes
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from math import prod
 from pathlib import Path
@@ -238,14 +238,22 @@ def _worth(launch: Launch) -> int:
 
 def tables(program: Program) -> str:
     """Return the C text of the tables that say what each segment does."""
+    return "\n".join((DECLARATIONS, *table_lines(program))) + "\n"
+
+
+def table_lines(program: Program, *, always_wide: bool = False) -> list[str]:
+    """Return the lines of the tables, which stand behind declarations.
+
+    always_wide: let threads share stretches that are not worth it, too.
+    """
     used = {step.kernel for step in steps(program) if isinstance(step, Launch)}
-    lines = [DECLARATIONS]
-    lines += [f"extern Kernel {kernel.name};" for kernel in program.kernels if kernel.name in used]
+    lines = [f"extern Kernel {kernel.name};" for kernel in program.kernels if kernel.name in used]
     numbers = {buffer.name: i for i, buffer in enumerate(program.buffers)}
     buffers = {buffer.name: buffer for buffer in program.buffers}
     for number, (stretch, outer) in enumerate(all_stretches(program.instructions)):
-        lines += _printed(tabulate(stretch, outer, numbers, buffers), number)
-    return "\n".join(lines) + "\n"
+        table = tabulate(stretch, outer, numbers, buffers)
+        lines += _printed(replace(table, wide=table.wide or always_wide), number)
+    return lines
 
 
 def _printed(table: "Table", number: int) -> list[str]:
