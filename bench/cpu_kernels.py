@@ -4,12 +4,15 @@ Run `python -m bench.cpu_kernels`.  The idea: ours, ours without any library cal
 one process and one pool of threads, so that blocks may alternate without idle pools in the way; a
 block during which others ran is run again.  Arithmetic is held against the fused multiply-adds that
 all cores reach together in registers, movement against a large copy.
-Writes `bench/results/cpu_kernels.json`.  Does not know models.
+With `--target x86-64-v3` ours are compiled for AVX2, and torch is held to its own AVX2 code.
+Writes `bench/results/cpu_kernels.json`, or `cpu_kernels_TARGET.json`.  Does not know models.
 """
 
 import argparse
 import ctypes
 import json
+import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -28,9 +31,18 @@ from torch import Tensor, nn
 import tilewright as tw
 from bench import machine
 from bench.intervals import median_interval, ratio_interval
-from tilewright.runtime.toolchain import build, find_toolchain
+from tilewright.runtime import NATIVE, find_toolchain
+from tilewright.runtime.toolchain import build
 
 OUT = Path(__file__).resolve().parent / "results" / "cpu_kernels.json"
+# What ATen, MKL and oneDNN read when they are loaded.
+LIMITS = ("ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA")
+TORCH = {
+    "x86-64": ("default", "SSE4_2", "SSE41"),
+    "x86-64-v2": ("default", "SSE4_2", "SSE41"),
+    "x86-64-v3": ("avx2", "AVX2", "AVX2"),
+    "x86-64-v4": ("avx512", "AVX512", "AVX512_CORE"),
+}
 FOREIGN = 0.1  # processors that others may use during a block
 AGAIN = 20  # times that a disturbed block is run again
 
@@ -173,13 +185,13 @@ def _mode(name: str, backward: bool) -> str:
 # ---------------------------------------------------------------------------- contenders
 
 
-def contenders(kernel: Kernel) -> dict[str, Call]:
-    """Return the calls to be timed, which agree with torch's."""
+def contenders(kernel: Kernel, target: str = NATIVE) -> dict[str, Call]:
+    """Return the calls to be timed, which agree with torch's; ours are compiled for the target."""
     operands = kernel.make()
     calls = {"torch": _call(kernel, kernel.function, operands)}
     for name, options in (
-        ("tilewright", tw.Options()),
-        ("no library", tw.Options(library=False)),
+        ("tilewright", tw.Options(target=target)),
+        ("no library", tw.Options(library=False, target=target)),
     ):
         asking = [x.detach().requires_grad_(kernel.backward) for x in operands]
         with torch.set_grad_enabled(kernel.backward):
@@ -210,7 +222,7 @@ def _call(kernel: Kernel, function: Callable[..., Tensor], operands: Sequence[Te
     return both
 
 
-def optimizer_step(elements: int) -> tuple[Kernel, dict[str, Call]]:
+def optimizer_step(elements: int, target: str = NATIVE) -> tuple[Kernel, dict[str, Call]]:
     """Return AdamW's step of one parameter whose gradient is given, ours and torch's fused one."""
     models = [nn.ParameterList([torch.randn(elements)]) for _ in range(2)]
     tangent = torch.randn(elements)
@@ -224,7 +236,14 @@ def optimizer_step(elements: int) -> tuple[Kernel, dict[str, Call]]:
         def forward(self, x: Tensor) -> Tensor:
             return (self.parts[0] * x).sum()
 
-    step = tw.train_step(Weighted(), lambda y, _: y, ours, tangent, torch.zeros(()))
+    step = tw.train_step(
+        Weighted(),
+        lambda y, _: y,
+        ours,
+        tangent,
+        torch.zeros(()),
+        options=tw.Options(target=target),
+    )
 
     def eager() -> None:
         theirs.zero_grad()
@@ -257,10 +276,11 @@ __attribute__((visibility("default"))) float peak(long n) {
 """
 
 
-def fma_ceiling(threads: int) -> float:
+def fma_ceiling(threads: int, target: str = NATIVE) -> float:
     """Return the fused multiply-adds that all threads reach together in registers, in FLOP/s."""
-    lanes = 16 if machine.describe()["vectors"] == "AVX-512" else 8
-    library = build(find_toolchain(), {"peak": _PEAK.replace("BYTES", str(4 * lanes))})
+    wide = target in (NATIVE, "x86-64-v4") and machine.describe()["vectors"] == "AVX-512"
+    lanes = 16 if wide else 8
+    library = build(find_toolchain(target), {"peak": _PEAK.replace("BYTES", str(4 * lanes))})
     library.peak.argtypes, library.peak.restype = (ctypes.c_long,), ctypes.c_float
     count = 5_000_000
     best = float("inf")
@@ -358,24 +378,42 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=0.25, help="of a block")
     parser.add_argument("--mebibytes", type=int, default=256, help="of a tensor beyond the caches")
     parser.add_argument("--only", default="", help="kernels whose group or name has this in it")
-    parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--target", choices=TORCH, default=NATIVE, help="instructions, both sides")
+    parser.add_argument("--out", type=Path)
     options = parser.parse_args(arguments)
+    if options.target and not _is_held(options.target):
+        return _run_held(options.target, sys.argv[1:] if arguments is None else arguments)
+    out = options.out or OUT.with_stem("_".join(filter(None, (OUT.stem, options.target))))
     elements, threads = options.mebibytes * 2**18, torch.get_num_threads()
-    ceilings = {"flops": fma_ceiling(threads), "bandwidth": copy_ceiling(elements)}
+    ceilings = {"flops": fma_ceiling(threads, options.target), "bandwidth": copy_ceiling(elements)}
     console, rows = Console(width=160), []
     chosen = [k for k in kernels(elements) if options.only in f"{k.group}: {k.name}"]
     makers: list[Callable[[], tuple[Kernel, dict[str, Call]]]] = [
-        lambda kernel=kernel: (kernel, contenders(kernel)) for kernel in chosen
+        lambda kernel=kernel: (kernel, contenders(kernel, options.target)) for kernel in chosen
     ]
     if options.only in "optimizer: AdamW":
-        makers.append(partial(optimizer_step, elements // 4))
+        makers.append(partial(optimizer_step, elements // 4, options.target))
     for make in track(makers, console=Console(stderr=True)):
         kernel, calls = make()
         samples = race(calls, options.blocks, options.seconds)
         rows.append(judge(kernel, samples, **ceilings))
         console.print(line(rows[-1]), highlight=False)
-        _write(options.out, ceilings, rows)
+        _write(out, ceilings, rows)
     return 0
+
+
+def _is_held(target: str) -> bool:
+    """Say whether torch was loaded under the limits of a target."""
+    return all(
+        os.environ.get(name) == value for name, value in zip(LIMITS, TORCH[target], strict=True)
+    )
+
+
+def _run_held(target: str, arguments: Sequence[str]) -> int:
+    """Run all this in a process whose torch uses no more instructions than the target has."""
+    limits = dict(zip(LIMITS, TORCH[target], strict=True))
+    command = [sys.executable, "-m", "bench.cpu_kernels", *arguments]
+    return subprocess.run(command, env=os.environ | limits, check=False).returncode
 
 
 def _write(path: Path, ceilings: dict[str, float], rows: list[dict[str, Any]]) -> None:

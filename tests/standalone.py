@@ -28,8 +28,7 @@ from tilewright.program import (
     View,
     whole,
 )
-from tilewright.runtime.standalone import Observed, write_standalone
-from tilewright.runtime.toolchain import FLAGS
+from tilewright.runtime import NATIVE, Observed, write_standalone
 
 Array = np.ndarray
 UNIT = 64  # kernels that are compiled together
@@ -81,7 +80,7 @@ def write_kernels(
     done: Sequence[Done],
     folder: Path,
     more: Sequence[KernelSource] = (),
-    flags: Sequence[str] = FLAGS,
+    target: str = NATIVE,
 ) -> None:
     """Write a Program that runs each kernel once, in several parts where it has any.
 
@@ -110,7 +109,7 @@ def write_kernels(
     program = Program(
         "kernels", tuple(buffers), (*more, *kernels.values()), segments, inputs, outputs
     )
-    write_standalone(program, Observed(before, after), folder, flags)
+    write_standalone(program, Observed(before, after), folder, target)
     _unite(folder, list(kernels))
 
 

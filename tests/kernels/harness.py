@@ -12,15 +12,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 from tests.standalone import apart
 
 from tilewright.base.dtypes import BY_NAME, DType
+from tilewright.base.errors import OptionError
 from tilewright.base.expr import Call
 from tilewright.graph import notation
 from tilewright.graph.build import Builder
 from tilewright.graph.evaluate import evaluate
 from tilewright.graph.ir import Graph, TensorType
 from tilewright.kernels import FLAGS, Emitted, emit, emit_naive
+from tilewright.runtime import check_target, processor
 
 Array = np.ndarray
 CANARY = 64  # bytes after each output that must stay as they are
@@ -47,6 +50,15 @@ def body(inputs: Mapping[str, str], steps: Mapping[str, str], outputs: Sequence[
     return builder.finish([values[name] for name in names])
 
 
+def runnable(target: str) -> str:
+    """Return a target, or skip the test where this processor does not run code for it."""
+    try:
+        check_target(target, processor())
+    except OptionError as error:
+        pytest.skip(str(error))
+    return target
+
+
 def compile_all(kernels: Sequence[Emitted], folder: Path, *extra: str) -> ctypes.CDLL:
     """Compile kernels into one library."""
     unique = {kernel.name: kernel.text for kernel in kernels}
@@ -58,7 +70,16 @@ def compile_all(kernels: Sequence[Emitted], folder: Path, *extra: str) -> ctypes
     library = folder / "kernels.so"
     unity = folder / "all.c"
     unity.write_text("\n".join(apart(name, text) for name, text in unique.items()))
-    command = ["cc", *FLAGS, "-Wall", "-Wno-unused-variable", "-shared", "-fPIC", *extra]
+    command = [
+        "cc",
+        *FLAGS,
+        "-march=native",
+        "-Wall",
+        "-Wno-unused-variable",
+        "-shared",
+        "-fPIC",
+        *extra,
+    ]
     done = subprocess.run(
         [*command, str(unity), "-o", str(library), "-lm"], capture_output=True, text=True
     )
@@ -131,9 +152,10 @@ class Cases:
         steps = dict(strides or {})
         self.kernels[name] = (graph, emit(graph, steps), emit_naive(graph, steps), steps)
 
-    def compile(self, folder: Path) -> ctypes.CDLL:
+    def compile(self, folder: Path, *extra: str) -> ctypes.CDLL:
         """Compile all."""
-        return compile_all([k for _, a, b, _ in self.kernels.values() for k in (a, b)], folder)
+        kernels = [k for _, a, b, _ in self.kernels.values() for k in (a, b)]
+        return compile_all(kernels, folder, *extra)
 
 
 def random_arrays(graph: Graph, seed: int, special: bool = False) -> list[Array]:

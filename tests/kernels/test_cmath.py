@@ -53,7 +53,15 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[ctypes.CDLL, str
     folder = Path(tmp_path_factory.mktemp("cmath"))
     source, library = folder / "cmath.c", folder / "cmath.so"
     source.write_text(text)
-    command = ["cc", *FLAGS, "-Wall", "-shared", "-fPIC", "-fopt-info-vec-optimized"]
+    command = [
+        "cc",
+        *FLAGS,
+        "-march=native",
+        "-Wall",
+        "-shared",
+        "-fPIC",
+        "-fopt-info-vec-optimized",
+    ]
     done = subprocess.run(
         [*command, str(source), "-o", str(library), "-lm"], capture_output=True, text=True
     )

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.lib.stride_tricks import as_strided
+from tests.kernels.harness import runnable
 from tests.standalone import Done, Operand, run_standalone, write_kernels
 from tests.sweep import few
 
@@ -19,11 +20,12 @@ from tilewright.base.dtypes import F32, F64, DType
 from tilewright.kernels import Product, Role, emit_product, merged, tiles
 from tilewright.kernels.contraction import count
 from tilewright.program import KernelSource
+from tilewright.runtime import NATIVE
 from tilewright.runtime.standalone import UNTOUCHED
 from tilewright.runtime.toolchain import Toolchain, build, find_toolchain
 
 CANARY = 1e30
-MACHINES = few(["native", "x86-64-v3", "x86-64"], "native")  # 64, 32 and 16 bytes to a vector
+MACHINES = few([NATIVE, "x86-64-v3", "x86-64"], NATIVE)  # 64, 32 and 16 bytes to a vector
 
 
 @functools.cache
@@ -115,19 +117,13 @@ def looped(source: random.Random) -> Product:
 @pytest.fixture(scope="module", params=MACHINES)
 def library(request: pytest.FixtureRequest) -> ctypes.CDLL:
     """Compile every product for one kind of machine; skip what this one cannot run."""
-    flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
-    if (request.param == "x86-64-v3" and "avx2" not in flags) or (
-        request.param != "native" and "sse2" not in flags
-    ):
-        pytest.skip("this processor does not run such code")
-    found = find_toolchain()
-    given = tuple(f"-march={request.param}" if "-march" in f else f for f in found.flags)
-    visible = tuple("-fvisibility=default" if "visibility" in flag else flag for flag in given)
+    found = find_toolchain(runnable(request.param))
+    visible = tuple("-fvisibility=default" if "visibility" in f else f for f in found.flags)
     toolchain: Toolchain = replace(found, flags=visible)
     texts = dict(tiles(dtype) for dtype in (F32, F64))
     kernels = {made.name: made.text for made in map(emit_product, products())}
     made = build(toolchain, {**texts, "products": "\n".join(kernels.values())})
-    made.flags = toolchain.flags  # type: ignore[attr-defined]
+    made.target = request.param  # type: ignore[attr-defined]
     return made
 
 
@@ -257,7 +253,7 @@ def test_products_pass_the_sanitizers(library: ctypes.CDLL, tmp_path: Path) -> N
         ]
         done.append(Done(emit_product(one), places[:2], places[2:]))
     more = [KernelSource(*tiles(dtype)) for dtype in (F32, F64)]
-    write_kernels(done, tmp_path, more, library.flags)
+    write_kernels(done, tmp_path, more, library.target)
     assert run_standalone(tmp_path, "sanitize") == ""
 
 

@@ -6,7 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.kernels.harness import Cases, assert_close, body, random_arrays, run
+from tests.kernels.harness import Cases, assert_close, body, random_arrays, run, runnable
+from tests.sweep import few
+
+from tilewright.runtime import NATIVE
 
 X = "f32[6, 10]"
 # The result is a difference from a row's sum of 100 terms, about 20 in size: its last place is 32.
@@ -384,9 +387,12 @@ CASES.add(
 )
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    return CASES.compile(Path(tmp_path_factory.mktemp("kernels")))
+@pytest.fixture(scope="module", params=few([NATIVE, "x86-64-v3", "x86-64"], NATIVE))
+def library(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> ctypes.CDLL:
+    target = runnable(request.param) or "native"
+    return CASES.compile(Path(tmp_path_factory.mktemp("kernels")), f"-march={target}")
 
 
 @pytest.mark.parametrize("special", [False, True])

@@ -213,7 +213,16 @@ def test_innermost_loops_are_vectorised(name: str, tmp_path: Path) -> None:
     source = tmp_path / "kernel.c"
     source.write_text(kernel.text)
     done = subprocess.run(
-        ["cc", *FLAGS, "-c", str(source), "-o", str(tmp_path / "kernel.o"), "-fopt-info-vec"],
+        [
+            "cc",
+            *FLAGS,
+            "-march=native",
+            "-c",
+            str(source),
+            "-o",
+            str(tmp_path / "kernel.o"),
+            "-fopt-info-vec",
+        ],
         capture_output=True,
         text=True,
         check=True,

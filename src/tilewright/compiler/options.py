@@ -6,6 +6,7 @@ The idea: one frozen record, the same words in Python and on the command line.
 from dataclasses import dataclass
 
 from tilewright.base.errors import OptionError
+from tilewright.runtime import NATIVE, check_target, processor
 
 CHECKS = ("", "eager")
 RANDOM = ("", "torch")
@@ -26,7 +27,9 @@ class Options:
     place, which cost no memory (each step of a scan has its own; in a while, whose steps nobody
     knows, torch's generator draws them).  buckets: ("batch",) lets `tw.compile` pad the batch (the
     first dim of every tensor argument) to a power of two where that is proved to be right, and cut
-    the results, so that one compilation serves all batches up to it.
+    the results, so that one compilation serves all batches up to it.  target: the instruction set
+    that kernels are compiled for, a level of x86-64 ("x86-64", "x86-64-v2", "x86-64-v3" with AVX2,
+    "x86-64-v4" with AVX-512); left out, all that this processor can do.
     """
 
     check: str = ""
@@ -35,6 +38,7 @@ class Options:
     fuse: bool = True
     random: str = ""
     buckets: tuple[str, ...] = ()
+    target: str = NATIVE
 
     def __post_init__(self) -> None:
         if self.check not in CHECKS:
@@ -58,6 +62,7 @@ class Options:
                 found=repr(self.buckets),
                 mend='Options(buckets=("batch",))',
             )
+        check_target(self.target, processor())
         for name in ("library", "verify", "fuse"):
             value = getattr(self, name)
             if not isinstance(value, bool):

@@ -21,7 +21,7 @@ from tilewright.graph.ir import Graph
 from tilewright.graph.passes import Pass, run
 from tilewright.optimize import DeadCode, Fuse, SplitReductions, simplifications
 from tilewright.program import Program
-from tilewright.runtime import Executable
+from tilewright.runtime import NATIVE, Executable, find_toolchain
 
 
 def passes(options: Options) -> tuple[Pass, ...]:
@@ -37,6 +37,7 @@ class Built:
     """A compiled graph: what runs, and why it is as it is.
 
     source: the graph as it was given.  graph: as it was optimized.  seconds: compile time, by step.
+    target: the instruction set that was chosen for the kernels.
     """
 
     source: Graph
@@ -44,6 +45,7 @@ class Built:
     assembled: Assembled
     executable: Executable
     seconds: tuple[tuple[str, float], ...]
+    target: str = NATIVE
 
     @property
     def program(self) -> Program:
@@ -94,9 +96,11 @@ def build(graph: Graph, options: Options | None = None) -> Built:
         check_other_example(graph, assembled.program, lambda other: _assembled(other, options))
         seconds.append(("check sizes", time.perf_counter() - start))
     start = time.perf_counter()
-    executable = Executable(assembled.program)
+    # Without a target the system's compiler is looked for only if there is something to compile.
+    toolchain = find_toolchain(options.target) if options.target else None
+    executable = Executable(assembled.program, toolchain)
     seconds.append(("compile kernels", time.perf_counter() - start))
-    return Built(graph, optimized, assembled, executable, tuple(seconds))
+    return Built(graph, optimized, assembled, executable, tuple(seconds), options.target)
 
 
 def _assembled(graph: Graph, options: Options) -> Program:

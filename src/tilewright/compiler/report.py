@@ -45,5 +45,6 @@ def explain_built(built: "Built") -> str:
     lines += [f"    {count:>4} x {target}" for target, count in sorted(calls.items())]
     lines.append(f"  {built.assembled.memory}")
     times = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in built.seconds)
-    lines.append(f"  compiled in {sum(s for _, s in built.seconds):.2f} s ({times})")
+    target = f" for {built.target}" if built.target else ""
+    lines.append(f"  compiled{target} in {sum(s for _, s in built.seconds):.2f} s ({times})")
     return "\n".join(lines)

@@ -38,7 +38,7 @@ from tilewright.kernels.text import Block, Scope
 
 # What the text counts on: sums and products are rounded one by one as in torch, NaN, infinities and
 # signed zeros are kept; loops are vectorised.
-FLAGS = ("-O3", "-march=native", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
+FLAGS = ("-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
 PARTS = 64  # at most: enough for any CPU to share evenly
 PART_WORK = 16384  # operations below which a part is not worth a thread's attention: a microsecond
 _NAME = "KERNEL"

@@ -2,17 +2,22 @@
 
 from tilewright.runtime.executable import Executable, load
 from tilewright.runtime.standalone import Observed, observe, write_standalone
-from tilewright.runtime.toolchain import Toolchain, find_toolchain
+from tilewright.runtime.target import NATIVE, TARGETS, check_target
+from tilewright.runtime.toolchain import Toolchain, find_toolchain, processor
 from tilewright.runtime.trace import Timed, Trace
 
 __all__ = [
+    "NATIVE",
+    "TARGETS",
     "Executable",
     "Observed",
     "Timed",
     "Toolchain",
     "Trace",
+    "check_target",
     "find_toolchain",
     "load",
     "observe",
+    "processor",
     "write_standalone",
 ]

@@ -8,7 +8,7 @@ typedef struct {
   unsigned long infinity;
   int given, expected;
 } Buffer;
-#ifndef RUNNER                                   /* segments.c, which needs no header, has its own */
+#ifndef RUNNER                                  /* segments.c, without any header, has its own */
 typedef struct {
   void (*parallel)(void (*work)(void *), void *argument, unsigned threads, unsigned flags);
   int (*size)(void), (*rank)(void);

@@ -37,6 +37,7 @@ from tilewright.program import (
 from tilewright.runtime.arrays import Array, conform
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.segments import RUNNER, in_rows, table_lines
+from tilewright.runtime.target import NATIVE
 from tilewright.runtime.toolchain import FLAGS
 
 HEADER, CHECKER = (Path(__file__).with_name(f"standalone.{end}") for end in ("h", "c"))
@@ -98,10 +99,11 @@ def observe(program: Program, inputs: Sequence[Array]) -> Observed:
 
 
 def write_standalone(
-    program: Program, observed: Observed, folder: Path, flags: Sequence[str] = FLAGS
+    program: Program, observed: Observed, folder: Path, target: str = NATIVE
 ) -> None:
-    """Write a Program as C into a folder, with what it is given and expected to make; flags: of
-    the compiler.
+    """Write a Program as C into a folder, with what it is given and expected to make.
+
+    target: the instruction set that it is compiled for.
 
     `make check` there compiles and runs it, `make sanitize` does so under the sanitizers of gcc or
     clang.  Raises LibraryCallError where the Program calls the library, ProgramError where its
@@ -117,7 +119,8 @@ def write_standalone(
     (folder / "check.c").write_text(CHECKER.read_text(encoding="utf-8"), encoding="utf-8")
     text = "\n".join(_program_lines(program, before, observed.after)) + "\n"
     (folder / "program.c").write_text(text, encoding="utf-8")
-    (folder / "Makefile").write_text(MAKEFILE.format(flags=" ".join(flags)), encoding="utf-8")
+    flags = " ".join((*FLAGS, f"-march={target or 'native'}"))
+    (folder / "Makefile").write_text(MAKEFILE.format(flags=flags), encoding="utf-8")
     names = [buffer.name for buffer in program.buffers]
     data = [one[name] for one in (before, observed.after) for name in names if name in one]
     (folder / "data").write_bytes(b"".join(data))

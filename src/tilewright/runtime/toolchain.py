@@ -26,11 +26,11 @@ from pathlib import Path
 
 from tilewright.base.errors import ToolchainError
 from tilewright.runtime.cache import Cache
+from tilewright.runtime.target import NATIVE, check_target
 
 FLAGS = (
     "-std=gnu11",
     "-O3",
-    "-march=native",
     "-fPIC",
     "-fvisibility=hidden",
     # Nothing reads errno or floating-point traps.  NaN, infinities and signed zeros stay as the
@@ -72,9 +72,15 @@ class Toolchain:
         return total.hexdigest()
 
 
-def find_toolchain() -> Toolchain:
-    """Return the compiler that CC names, else cc, gcc, clang or the ziglang wheel's."""
+def find_toolchain(target: str = NATIVE) -> Toolchain:
+    """Return the compiler that CC names, else cc, gcc, clang or the ziglang wheel's.
+
+    target: the instruction set that it compiles for, one of TARGETS.  Raises OptionError where
+    this processor would not run that.
+    """
+    check_target(target, processor())
     return _toolchain(
+        target or "native",
         os.environ.get("CC", ""),
         os.environ.get("PATH", ""),
         str(cache_folder()),
@@ -107,10 +113,12 @@ def build(toolchain: Toolchain, texts: Mapping[str, str]) -> ctypes.CDLL:
 
 
 @functools.lru_cache
-def _toolchain(cc: str, path: str, cache: str) -> Toolchain:
+def _toolchain(target: str, cc: str, path: str, cache: str) -> Toolchain:
     command = shlex.split(cc) if cc.strip() else _first_compiler(path)
     identity = _identity(command)
-    flags = (*FLAGS, "-fno-sanitize=undefined") if "ziglang" in command else FLAGS
+    flags: tuple[str, ...] = (*FLAGS, f"-march={target}")
+    if "ziglang" in command:
+        flags = (*flags, "-fno-sanitize=undefined")
     if platform.machine() in ("x86_64", "AMD64"):
         flags = (*flags, *WIDE_VECTORS)
     return Toolchain(tuple(command), identity, flags, Cache(Path(cache)))

@@ -1,0 +1,63 @@
+"""A target chooses the instructions of kernels: results stay, what cannot run is refused."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from bench import cpu_kernels
+from tests.kernels.harness import runnable
+from tests.sweep import few, swept
+
+import tilewright as tw
+from tilewright.base.errors import OptionError
+from tilewright.runtime import TARGETS, check_target, find_toolchain, processor
+
+Golden = Callable[[str, str], None]
+Tensor = torch.Tensor
+
+
+def test_a_target_is_in_the_flags_the_cache_key_and_the_explanation() -> None:
+    target = runnable("x86-64")
+    chosen, native = find_toolchain(target), find_toolchain()
+    assert "-march=x86-64" in chosen.flags
+    assert "-march=native" in native.flags
+    assert chosen.key("object", "a") != native.key("object", "a")
+    x = torch.randn(9, 7)
+    compiled = tw.compile(lambda x: x.exp().sum(-1), x, options=tw.Options(target=target))
+    torch.testing.assert_close(compiled(x), x.exp().sum(-1))
+    assert " compiled for x86-64 in " in compiled.explain()
+    assert " compiled in " in tw.compile(lambda x: x.exp(), x).explain()
+
+
+def test_targets_that_are_unknown_or_cannot_run_are_refused(golden: Golden) -> None:
+    with pytest.raises(OptionError) as unknown:
+        tw.Options(target="avx2")
+    golden("target_unknown.txt", str(unknown.value))
+    told = "flags : fpu cmov cx8 fxsr mmx sse sse2 cx16 lahf_lm popcnt pni sse4_1 sse4_2 ssse3 avx"
+    check_target("x86-64-v2", told)
+    with pytest.raises(OptionError) as missing:
+        check_target("x86-64-v3", told)
+    golden("target_that_cannot_run.txt", str(missing.value))
+
+
+def test_each_level_needs_what_those_below_it_need() -> None:
+    told = processor()
+    able = []
+    for target in TARGETS[1:]:
+        try:
+            check_target(target, told)
+        except OptionError:
+            break
+        able.append(target)
+    assert able == list(TARGETS[1 : 1 + len(able)])
+    assert ("x86-64-v4" in able) == ("avx512vl" in told)
+
+
+LISTED = {f"{k.group} {k.name}": k for k in cpu_kernels.kernels(4096) if k.flops < 300_000_000}
+CHOSEN = ("product 32 x 32 x 32 NN", "rows softmax", "rows, with gradient layer norm")
+
+
+@pytest.mark.parametrize("target", ["x86-64-v3", swept("x86-64")])
+@pytest.mark.parametrize("name", few(LISTED, *CHOSEN))
+def test_the_benchmarks_kernels_agree_with_torch_on_any_target(name: str, target: str) -> None:
+    cpu_kernels.contenders(LISTED[name], runnable(target))
