@@ -251,7 +251,9 @@ void NAME(const long *down, const long *across, const long *along, long top, lon
         const int equal = walk(down, first, count, ai, ci);
         const long next_a = count > 1 ? ai[1] - ai[0] : 1, next_c = count > 1 ? ci[1] - ci[0] : 1;
         const int in_step = equal || even(ci, count, next_c);
-        const int far = __builtin_labs(step_a == 1 ? next_a : step_a) >= FAR;
+        /* A tile reads few of a column's elements at a time, and comes back for the others. */
+        const long jump = step_a == 1 ? next_a : 2 * step_a;
+        const int far = __builtin_labs(jump) >= FAR;
         const int turned =
             !steady || !(equal || even(ai, count, next_a)) || (far && some > 2 * PANEL);
         const long chunk = step_a == 1 ? DEPTH : CHUNK;
