@@ -201,10 +201,20 @@ static inline float erf_f32(float x) {
     p = __builtin_fmaf(p, t, -6.34846687e-1f);
     p = __builtin_fmaf(p, t, -1.28717512e-1f);
     p = __builtin_fmaf(p, t, -t);
-    const float far = 1.0f - exp_f32(p);
+    /* 1 - e^p, where e^p = 2^k e^r is at most 0.2, and never subnormal. */
+    const float z = __builtin_fmaf(p, 1.44269504f, 12583039.0f);
+    const float r = __builtin_fmaf(z - 12583039.0f, -0.693147182f, p);
+    float e = 1.98581e-4f;
+    e = __builtin_fmaf(e, r, 1.39344967e-3f);
+    e = __builtin_fmaf(e, r, 8.33336183e-3f);
+    e = __builtin_fmaf(e, r, 4.16664574e-2f);
+    e = __builtin_fmaf(e, r, 1.66666665e-1f);
+    e = __builtin_fmaf(e, r, 0.5f);
+    e = __builtin_fmaf(__builtin_fmaf(e, r, 1.0f), r, 1.0f);
+    const float far = __builtin_fmaf(-e, from_bits_f32((int)((unsigned)bits_f32(z) << 23)), 1.0f);
     return __builtin_copysignf(a > 0.927734375f ? far : near, x);
 }""",
-        ("exp_f32",),
+        ("bits_f32",),
     ),
     Snippet(
         "erfc_f32",
