@@ -179,6 +179,15 @@ def judge_single_node(machine: Machine, rows: Rows, seeds: int) -> Report:
     return found
 
 
+def judge_asked(machine: Machine, rows: Rows, known: Rows, seeds: int) -> Report:
+    """Return the errors on other rows: with the machine's constants, and fitted to known ones."""
+    found: Report = {"preset": _summary(errors(machine, rows)), "seeds": []}
+    for seed in range(seeds if len(known) * SHARE >= len(WITHIN) else 0):
+        fitted = calibrated(machine, split(known, seed)[0])
+        found["seeds"].append({"seed": seed, **_summary(errors(fitted, rows))})
+    return found
+
+
 # ------------------------------------------------------------------------------- published on many
 
 
@@ -303,6 +312,12 @@ def _published(row: Mapping[str, str]) -> Published:
 
 
 def _show(console: Console, whole: Report) -> None:
+    if "asked" in whole:
+        console.print(f"the rows asked, with the preset's constants: {whole['asked']['preset']}")
+        for row in whole["asked"]["seeds"]:
+            console.print(
+                f"seed {row['seed']}: {row['mean']:.2%} mean over {row['rows']} rows asked"
+            )
     single = whole.get("single_node")
     if single:
         for row in single["seeds"]:
@@ -332,7 +347,7 @@ def main(words: Sequence[str] | None = None) -> None:
     """Judge, print and write."""
     arguments = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
     arguments.add_argument("--data", type=Path, default=DATA)
-    arguments.add_argument("--rows", type=Path, help="steps, in the form of single_node.csv")
+    arguments.add_argument("--rows", type=Path, help="other steps, in the form of single_node.csv")
     arguments.add_argument("--published", type=Path, help="steps, in the columns of Published")
     arguments.add_argument("--machine", default=MACHINE, help="of --rows: a link may be overridden")
     arguments.add_argument(
@@ -353,8 +368,9 @@ def main(words: Sequence[str] | None = None) -> None:
         "within": WITHIN,
     }  # fmt: skip
     if asked.rows:
-        rows = read_rows(asked.rows)
-        whole["asked"] = _summary(errors(machine, rows))
+        table = asked.data / "vtrain" / "single_node.csv"
+        known = read_rows(table) if table.exists() else ()
+        whole["asked"] = judge_asked(machine, read_rows(asked.rows), known, asked.seeds)
     elif asked.published:
         whole["published"] = judge_published(machine, read_published(asked.published))
     else:
@@ -365,8 +381,6 @@ def main(words: Sequence[str] | None = None) -> None:
         whole["collectives"] = judge_collectives(asked.data)
     console = Console(highlight=False, soft_wrap=True)
     _show(console, whole)
-    if "asked" in whole:
-        console.print(f"{asked.rows}: {whole['asked']}")
     asked.out.parent.mkdir(parents=True, exist_ok=True)
     asked.out.write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
 

@@ -50,7 +50,12 @@ def _machines(draw: st.DrawFn) -> Machine:
     constants = Constants(
         draw(_numbers(0.05, 0.9)),
         draw(_numbers(0.05, 1)),
-        *(draw(_numbers(0, most)) for most in (1e-4, 1e-3, 0.01, 0.01, 0.01, 1e-3)),
+        draw(_numbers(0, 1e-4)),
+        draw(_numbers(0, 1e-3)),
+        draw(_numbers(0, 0.01)),
+        draw(_numbers(0, 0.01)),
+        draw(_numbers(0, 0.01)),
+        draw(_numbers(0, 1e-3)),
         draw(_numbers(1, 2)),
     )
     full = Machine("m", device, links, 1, constants).group_devices(len(links) - 2)

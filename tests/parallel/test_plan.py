@@ -12,7 +12,6 @@ from tilewright.cost import OPTIMIZERS, RECOMPUTE, Machine, ModelSpec
 from tilewright.parallel import (
     TIMETABLES,
     ParallelPlan,
-    check_plan,
     even_stages,
     make_plan,
     read_fix,
@@ -166,7 +165,7 @@ def test_a_plan_made_for_another_model_or_machine_is_refused(golden: Golden) -> 
 def test_layers_of_a_specification_are_cut_not_placed(golden: Golden) -> None:
     made = replace(_plan(), placement=(("matmul", 0),))
     with pytest.raises(PlanError) as caught:
-        check_plan(made, ModelSpec.parse(MODEL), Machine.parse(MACHINE))
+        made.verify(ModelSpec.parse(MODEL), Machine.parse(MACHINE))
     golden("plan_rule_placed_layers.txt", str(caught.value))
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from tilewright.base.errors import PlanError
-from tilewright.cost import OPTIMIZERS, RECOMPUTE
+from tilewright.cost import OPTIMIZERS, RECOMPUTE, Machine, ModelSpec
 from tilewright.parallel.prediction import Prediction
 from tilewright.parallel.timetables import TIMETABLES
 
@@ -132,6 +132,12 @@ class ParallelPlan:
     def micro_batches(self) -> int:
         """How many micro-batches each pipeline runs in a step."""
         return self.batch // (self.dp * self.micro_batch)
+
+    def verify(self, model: ModelSpec, machine: Machine) -> None:
+        """Raise PlanError unless the plan was made for these, and can be run (`check_plan`)."""
+        from tilewright.parallel.plan_check import check_plan  # which knows plans
+
+        check_plan(self, model, machine)
 
     @property
     def predicted(self) -> Prediction:
