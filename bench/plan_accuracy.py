@@ -245,22 +245,41 @@ def judge_pipelines(machine: Machine, rows: Iterable[Pipeline]) -> list[Report]:
     """Return samples per device and second of published pipelines beside what is predicted."""
     found = []
     for row in rows:
-        spec = ModelSpec.parse(
-            f"gpt:layers={row.layers},hidden={row.hidden},heads={row.heads},vocab=50257"
-        )
-        on = machine.with_devices(row.stages)
         for name, timetable, chunks, samples in row.measured:
-            plan = make_plan(
-                spec, on, batch=row.micro_batches * row.micro_batch, seq=1024,
-                fix={"tp": 1, "dp": 1, "pp": row.stages, "micro_batch": row.micro_batch,
-                     "timetable": timetable, "chunks": chunks, "recompute": "none",
-                     "attention": "unfused", "overlap": "all"},
-            )  # fmt: skip
+            plan = _pipelined(machine, row, timetable, chunks)
             predicted = plan.batch / (plan.predicted.step_seconds * row.stages)
             found.append(
                 {"name": f"{row.name} m={row.micro_batches} {name}", "published": samples,
                  "predicted": predicted, "error": samples / predicted - 1}
             )  # fmt: skip
+    return found
+
+
+def _pipelined(machine: Machine, row: Pipeline, timetable: str, chunks: int) -> ParallelPlan:
+    spec = f"gpt:layers={row.layers},hidden={row.hidden},heads={row.heads},vocab=50257"
+    return make_plan(
+        spec, machine.with_devices(row.stages), batch=row.micro_batches * row.micro_batch, seq=1024,
+        fix={"tp": 1, "dp": 1, "pp": row.stages, "micro_batch": row.micro_batch,
+             "timetable": timetable, "chunks": chunks, "recompute": "none",
+             "attention": "unfused", "overlap": "all"},
+    )  # fmt: skip
+
+
+def judge_stages(machine: Machine, rows: Iterable[Pipeline]) -> list[Report]:
+    """Return the seconds of a micro-batch on a stage in the middle beside what was measured."""
+    found = []
+    for row in rows:
+        plan = _pipelined(machine, row, "zb-h1", 1)
+        simulation = plan.predicted.simulation
+        first = zip(simulation.timetable.ranks[1], simulation.starts[1], simulation.ends[1],
+                    strict=True)  # fmt: skip
+        passes = {part.kind: end - start for ((part,), start, end) in first}
+        predicted = [passes[kind] for kind in ("F", "B", "W")]
+        found.append(
+            {"name": f"{row.name} m={row.micro_batches} F+B+W of a stage, ms",
+             "published": 1e3 * sum(row.passes), "predicted": 1e3 * sum(predicted),
+             "error": sum(predicted) / sum(row.passes) - 1, "passes": predicted}
+        )  # fmt: skip
     return found
 
 
@@ -329,7 +348,7 @@ def _show(console: Console, whole: Report) -> None:
         console.print(
             f"fitted on hidden {single['fitted_on_hidden']} alone, wider ones: {wider['mean']:.2%}"
         )
-    for name in ("published", "pipelines"):
+    for name in ("published", "stages", "pipelines"):
         rows = [row for row in whole.get(name, ()) if row["error"] is not None]
         for row in rows:
             console.print(
@@ -377,6 +396,7 @@ def main(words: Sequence[str] | None = None) -> None:
         rows = read_rows(asked.data / "vtrain" / "single_node.csv")
         whole["single_node"] = judge_single_node(machine, rows, asked.seeds)
         whole["published"] = judge_published(machine, PUBLISHED)
+        whole["stages"] = judge_stages(machine, PIPELINES)
         whole["pipelines"] = judge_pipelines(machine, PIPELINES)
         whole["collectives"] = judge_collectives(asked.data)
     console = Console(highlight=False, soft_wrap=True)
