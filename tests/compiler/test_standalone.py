@@ -42,6 +42,11 @@ def of_windows() -> tuple[nn.Module, Any, Sequence[Tensor]]:
     return model, squares, (x, wanted)
 
 
+def of_winograd() -> tuple[nn.Module, Any, Sequence[Tensor]]:
+    model = nn.Conv2d(128, 128, 3, padding=1)
+    return model, squares, (torch.randn(8, 128, 28, 28), torch.randn(8, 128, 28, 28))
+
+
 def of_recurrences() -> tuple[nn.Module, Any, Sequence[Tensor]]:
     class Last(nn.Module):
         def __init__(self) -> None:
@@ -72,7 +77,15 @@ def of_lstm() -> tuple[nn.Module, Any, Sequence[Tensor]]:
 
 
 @pytest.mark.parametrize(
-    "make", [of_mlp, swept(of_windows), swept(of_recurrences), swept(of_gpt), swept(of_lstm)]
+    "make",
+    [
+        of_mlp,
+        swept(of_windows),
+        swept(of_winograd),
+        swept(of_recurrences),
+        swept(of_gpt),
+        swept(of_lstm),
+    ],
 )
 def test_training_steps_pass_the_sanitizers(
     make: Callable[[], tuple[nn.Module, Any, Sequence[Tensor]]], tmp_path: Path
@@ -83,5 +96,7 @@ def test_training_steps_pass_the_sanitizers(
     step = tw.train_step(model, loss, optimizer, *batch, clip_norm=1.0, options=options)
     inputs = [value.detach().numpy() for value in step.inputs(*batch)]
     program = step.built.program
+    winograd = any("winograd" in kernel.name for kernel in program.kernels)
+    assert winograd == (make is of_winograd)
     write_standalone(program, observe(program, inputs), tmp_path)
     assert run_standalone(tmp_path, "sanitize") == ""
