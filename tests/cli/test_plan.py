@@ -55,6 +55,21 @@ def test_a_plan_is_saved_read_and_changed(command: Command, tmp_path: Path) -> N
     assert "recompute none" in changed
 
 
+def test_a_module_is_captured_with_its_inputs(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "my_models.py").write_text(
+        "from torch import nn\n\n\ndef net():\n"
+        "    return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 4))\n"
+    )
+    words = ("plan", "my_models:net", "--input", "8x64:float32", "--machine", "host-2core",
+             "--batch", "32")  # fmt: skip
+    code, out, err = command(*words, "--fix", "pp=2", "--save", "net.plan")
+    assert code == 0, err
+    assert "4 micro-batches of 8 examples" in out
+    code, again, err = command(*words, "--from", "net.plan")
+    assert code == 0, err
+    assert again.splitlines()[:12] == out.splitlines()[:12]
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [

@@ -103,6 +103,18 @@ def test_data_parallel_ranks_send_what_zero_says(zero: int, rounds: int) -> None
     assert found.breakdown.data == pytest.approx(expected, rel=1e-9)
 
 
+@pytest.mark.parametrize("ep", [1, 2, 4])
+def test_gradients_of_experts_are_summed_among_those_that_hold_the_same(ep: int) -> None:
+    """2 N (P - 1)/P elements, of experts among dp / ep ranks that hold an e-th of them each."""
+    moe = "moe:layers=4,hidden=256,heads=8,vocab=1000,ffn=512,experts=8,top_k=2"
+    spec, bandwidth = ModelSpec.parse(moe), 1e9
+    found = _priced(moe, _ideal(4, bandwidth=bandwidth), 8, dp=4, ep=ep)
+    experts = 4 * 8 * 3 * 256 * 512
+    others, holders = parameters(spec) - experts, 4 // ep
+    elements = 2 * others * 3 / 4 + 2 * experts / ep * (holders - 1) / holders
+    assert found.breakdown.data == pytest.approx(2 * elements / bandwidth, rel=1e-9)
+
+
 @pytest.mark.parametrize("shared", [False, True])
 def test_tensor_parallel_ranks_send_eight_b_s_h_a_layer(shared: bool) -> None:
     """Elements: 8 b s h (t - 1)/t in each layer, and the embedding's and the head's sums."""

@@ -229,12 +229,17 @@ def messages(
 @app.command()
 def plan(
     model: Annotated[
-        str, typer.Argument(metavar="[MODEL]", help="gpt3-175b, gpt:layers=48,..., a config.json.")
+        str,
+        typer.Argument(
+            metavar="[MODEL]",
+            help="gpt3-175b, gpt:layers=48,..., a config.json; with --input, a module.",
+        ),
     ] = "",
     machine: Annotated[str, typer.Option(help='"dgx-a100-80g x 64", or here.')] = "",
     batch: Annotated[int | None, typer.Option(help="Sequences in a step.", min=1)] = None,
     seq: Annotated[int | None, typer.Option(help="Tokens of a sequence.", min=1)] = None,
     fix: Annotated[str, typer.Option(help="Pinned settings: tp=8,pp=2,recompute=full.")] = "",
+    inputs: Inputs = None,
     start: Annotated[
         Path | None, typer.Option("--from", metavar="FILE", help="A plan to begin with.")
     ] = None,
@@ -246,7 +251,7 @@ def plan(
     """Predict a training step on a machine that need not be there: seconds, bytes, days."""
     from tilewright.cli.planned import planned, show_plan
 
-    made = planned(model, machine, batch=batch, seq=seq, fix=fix, file=start)
+    made = planned(model, machine, batch=batch, seq=seq, fix=fix, file=start, inputs=inputs or ())
     show_plan(made, Console(highlight=False, soft_wrap=True, emoji=False), tokens)
     if save is not None:
         save.write_text(str(made), encoding="utf-8")

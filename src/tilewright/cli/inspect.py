@@ -58,7 +58,7 @@ class Look:
 
 def graph_text(look: Look, stage: str, *, brief: bool) -> str:
     """Return a model's graph as text: "captured", "optimized", or "passes": what each one does."""
-    graph = _graph(look)
+    graph = captured_graph(look)
     if stage == "captured":
         return show(graph, brief=brief)
     lines = [f"{'as captured':<24} {_counts(graph)}"]
@@ -75,7 +75,7 @@ def cost_text(look: Look) -> str:
     """Return what a model costs: one that is given by its numbers, or a captured one."""
     numbers = look.model in model_names() or "=" in look.model or look.model.endswith(".json")
     if not numbers:
-        return "\n".join(graph_page(_graph(look)))
+        return "\n".join(graph_page(captured_graph(look)))
     if look.inputs or look.training:
         raise OptionError(
             f"{look.model} is a model by its numbers and takes no "
@@ -89,7 +89,7 @@ def cost_text(look: Look) -> str:
 
 def explanation(look: Look) -> str:
     """Return how every value is computed, and why."""
-    return build(_graph(look)).explain()
+    return build(captured_graph(look)).explain()
 
 
 def measurement(look: Look) -> str:
@@ -155,7 +155,8 @@ def core_rows() -> list[tuple[str, str, str]]:
     ]
 
 
-def _graph(look: Look) -> Graph:
+def captured_graph(look: Look) -> Graph:
+    """Return the graph of a model's forward pass, or of its training step."""
     subject = find_subject(look.model)
     if look.training:
         return _step(subject, data_for(subject, look.batch or BATCH, 0)).graph

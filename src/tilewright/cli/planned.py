@@ -3,6 +3,7 @@
 This module does not know how anything is priced.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tilewright.base.errors import OptionError, PlanError
+from tilewright.graph.ir import Graph
 from tilewright.parallel import (
     ParallelPlan,
     Prediction,
@@ -25,12 +27,20 @@ WIDTH = 96  # characters of the timeline
 
 
 def planned(
-    model: str, machine: str, *, batch: int | None, seq: int | None, fix: str, file: Path | None
+    model: str,
+    machine: str,
+    *,
+    batch: int | None,
+    seq: int | None,
+    fix: str,
+    file: Path | None,
+    inputs: Sequence[str] = (),
 ) -> ParallelPlan:
     """Return the plan that the words of the command mean, priced.
 
-    file: a plan to begin with; `fix` changes settings of it.  Raises OptionError where nothing says
-    a model or a machine, PlanError and others where they are none.
+    file: a plan to begin with; `fix` changes settings of it.  inputs: those of a module that is to
+    be captured, one micro-batch of them; without any, the model is one by its numbers.  Raises
+    OptionError where nothing says a model or a machine, PlanError and others where they are none.
     """
     pinned = read_fix(fix)
     if file is None:
@@ -41,12 +51,20 @@ def planned(
                     expected="MODEL and --machine, or a plan with --from",
                     mend="tilewright plan gpt3-175b --machine 'dgx-a100-80g x 64' --batch 64",
                 )
-        return make_plan(model, machine, batch=batch, seq=seq, fix=pinned)
+        return make_plan(_subject(model, inputs), machine, batch=batch, seq=seq, fix=pinned)
     kept = _read(file)
     changes = dict(pinned)
     changes.update({name: n for name, n in (("batch", batch), ("seq", seq)) if n is not None})
     made = replace(kept, **changes)  # type: ignore[arg-type]
-    return make_plan(model or kept.model, machine or kept.machine, fix=made)
+    return make_plan(_subject(model or kept.model, inputs), machine or kept.machine, fix=made)
+
+
+def _subject(model: str, inputs: Sequence[str]) -> str | Graph:
+    if not inputs:
+        return model
+    from tilewright.cli.inspect import Look, captured_graph  # what needs torch comes with torch
+
+    return captured_graph(Look(model, None, tuple(inputs)))
 
 
 def _read(path: Path) -> ParallelPlan:
@@ -67,7 +85,7 @@ def show_plan(plan: ParallelPlan, console: Console, tokens: float) -> None:
     degrees = ", ".join(f"{axis} {n}" for axis, n in plan.degrees.items() if n > 1) or "one device"
     console.print(f"{plan.model} on {plan.machine}: {degrees}")
     console.print(
-        f"  {plan.micro_batches} micro-batches of {plan.micro_batch} x {plan.seq} tokens, "
+        f"  {plan.micro_batches} micro-batches of {_each(plan)}, "
         f"{plan.timetable}, recompute {plan.recompute}"
     )
     console.print(_seconds(found))
@@ -75,17 +93,24 @@ def show_plan(plan: ParallelPlan, console: Console, tokens: float) -> None:
         console.print("the pipeline's step, ranks from above, time from left to right:")
         console.print(draw_timetable(found.simulation, WIDTH))
     console.print(_bytes(plan, found))
+    unit = "tokens" if plan.seq > 1 else "examples"
     verdict = "fits" if found.fits else "[bold red]does not fit[/]"
     console.print(
         f"{verdict}: {found.peak_bytes / GIB:.2f} of {found.memory_limit / GIB:.2f} GiB on the "
         "fullest device"
     )
     console.print(
-        f"MFU {found.mfu:.1%}, HFU {found.hfu:.1%}; {found.tokens_per_second:,.0f} tokens/s; "
-        f"{tokens:.4g} tokens in {found.days(tokens):,.1f} days"
+        f"MFU {found.mfu:.1%}, HFU {found.hfu:.1%}; {found.tokens_per_second:,.0f} {unit}/s; "
+        f"{tokens:.4g} {unit} in {found.days(tokens):,.1f} days"
     )
     for note in found.notes:
         console.print(f"note: {note}", style="dim")
+
+
+def _each(plan: ParallelPlan) -> str:
+    if plan.seq > 1:
+        return f"{plan.micro_batch} x {plan.seq} tokens"
+    return f"{plan.micro_batch} examples"
 
 
 def _seconds(found: Prediction) -> Table:

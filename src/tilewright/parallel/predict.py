@@ -14,7 +14,6 @@ from tilewright.cost import (
     Machine,
     ModelSpec,
     hardware_flops,
-    layer_parameters,
     model_flops,
     stage_parameters,
 )
@@ -157,15 +156,8 @@ def _once(
 
 def _expert_parameters(plan: ParallelPlan, spec: ModelSpec) -> int:
     """Parameters of a layer's experts on one rank: their gradients have a group of their own."""
-    if not spec.experts:
-        return 0
-    one = replace(spec, experts=plan.ep, top_k=1)
-    two = layer_parameters(spec, tensor=plan.tp, expert=plan.ep)
-    each = layer_parameters(one, tensor=plan.tp, expert=plan.ep)
-    local = spec.experts // plan.ep
-    if local == 1:
-        return (3 if spec.gated else 2) * spec.hidden * spec.ffn // plan.tp
-    return (two.matrices - each.matrices) // (local - 1) * local
+    matrices = 3 if spec.gated else 2
+    return spec.experts // plan.ep * matrices * spec.hidden * (spec.ffn // plan.tp)
 
 
 def _data_seconds(plan: ParallelPlan, where: Axes, count: int, experts: int, layers: int) -> float:
