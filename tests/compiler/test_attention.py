@@ -1,4 +1,7 @@
-"""Attention where no kernel of torch's runs in eager: its gradients are as exact as eager's."""
+"""Compiled attention: streamed by kernels of ours, as exact as eager's, in linear memory."""
+
+import re
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -9,6 +12,7 @@ import tilewright as tw
 from tilewright.program import LibraryCall, flat
 
 Tensor = torch.Tensor
+attention: Callable[..., Tensor] = F.scaled_dot_product_attention
 
 # Many rows: where scores are large, only a few that are nearly tied have any gradient.
 SHAPES: dict[str, tuple[tuple[int, ...], tuple[int, ...] | None]] = {
@@ -35,7 +39,6 @@ def test_gradients_are_as_close_to_float64_as_eagers(
     operands = [q * size, k, v]
     if mask is not None:
         operands.append(torch.randn(mask, generator=generator) * size)
-    attention = F.scaled_dot_product_attention
     compiled = torch.compile(lambda *given: attention(*given), backend="tilewright")
     found = _gradients(compiled, operands, dy)
     eager = _gradients(attention, operands, dy)
@@ -65,3 +68,114 @@ def test_attention_without_a_library_is_eager_s(length: int, causal: bool) -> No
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
     program = compiled.program
     assert not any(isinstance(step, LibraryCall) for step in flat(program.instructions))
+
+
+WHOLE = tw.Options(library=False)
+# Shapes of q and of k and v, the mask's and its dtype, whether causal.
+KINDS: dict[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], torch.dtype, bool]] = {
+    "plain": ((2, 3, 70, 24), (2, 3, 45, 24), (), torch.float64, False),
+    "causal, more queries than keys": ((1, 2, 200, 16), (1, 2, 130, 16), (), torch.float64, True),
+    "causal, more keys than queries": ((1, 2, 130, 16), (1, 2, 200, 16), (), torch.float64, True),
+    "few heads that share": ((2, 6, 66, 20), (2, 2, 70, 20), (), torch.float64, True),
+    "one head, long": ((1, 1, 1100, 8), (1, 1, 1100, 8), (), torch.float64, True),
+    "mask of keys": ((2, 3, 33, 12), (2, 3, 50, 12), (2, 1, 1, 50), torch.bool, False),
+    "mask of all": ((2, 4, 33, 12), (2, 2, 50, 12), (2, 1, 33, 50), torch.bool, False),
+    "mask added": ((2, 4, 33, 12), (2, 4, 50, 12), (4, 33, 50), torch.float64, False),
+    "of rank 3, large": ((3, 400, 32), (3, 420, 32), (400, 420), torch.float64, False),
+    "of rank 2, large": ((700, 32), (420, 32), (), torch.float64, True),
+}
+
+
+def _operands(kind: str) -> tuple[list[Tensor], bool]:
+    """Return q, k, v and the mask if any; q, k and v lie as parts of one projection do."""
+    wide, narrow, mask, dtype, causal = KINDS[kind]
+    torch.manual_seed(0)
+    given = [_projected(wide), _projected(narrow), _projected(narrow)]
+    if mask and dtype == torch.bool:
+        given.append(torch.rand(mask) < 0.5)
+    elif mask:
+        given.append(torch.randn(mask, dtype=dtype))
+    return given, causal
+
+
+def _projected(shape: tuple[int, ...]) -> Tensor:
+    *batch, rows, width = shape
+    heads = batch.pop() if batch else 1
+    whole = torch.randn(*batch, rows, 3, heads, width, dtype=torch.float64)
+    turned = whole.select(-3, 1).transpose(-2, -3)
+    return (turned if len(shape) > 2 else turned[0]).detach()
+
+
+@pytest.mark.parametrize(
+    "kind", few(KINDS, "few heads that share", "one head, long", "mask of all")
+)
+def test_streamed_attention_and_its_gradients_are_eagers(kind: str) -> None:
+    given, causal = _operands(kind)
+
+    def f(*given: Tensor) -> Tensor:
+        q, k, v, *mask = given
+        shared = q.dim() > 3 and q.shape[1] != k.shape[1]
+        return attention(q, k, v, *mask, is_causal=causal, enable_gqa=shared)
+
+    for operand in given[:3]:
+        operand.requires_grad_()
+    compiled = tw.compile(f, *given, options=WHOLE)
+    y, expected = compiled(*given), f(*given)
+    torch.testing.assert_close(y, expected, rtol=1e-12, atol=1e-12)
+    dy = torch.randn_like(y)
+    ours, theirs = (torch.autograd.grad(result, given[:3], dy) for result in (y, expected))
+    torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-11)
+    assert "attention: " in compiled.explain()
+
+
+def _explained(length: int, options: tw.Options) -> str:
+    leaves = [torch.randn(1, 8, length, 64, requires_grad=True) for _ in range(3)]
+    compiled = tw.compile(lambda *x: attention(*x, is_causal=True), *leaves, options=options)
+    return str(compiled.explain())
+
+
+@pytest.mark.parametrize("library", [False, True])
+def test_attentions_memory_is_linear_in_the_length(library: bool) -> None:
+    tensor = 4 * 8 * 64 * 4096
+    text = _explained(4096, tw.Options(library=library))
+    arenas = [int(size) for size in re.findall(r"arena (\d+) bytes", text)]
+    assert len(arenas) == 2
+    assert max(arenas) <= 2 * tensor  # the matrix of one head has 16 times as many bytes
+    assert "0 library calls" in text
+
+
+def test_a_mask_that_wants_a_gradient_and_few_queries_are_left_to_loops() -> None:
+    q, k, v, mask = (torch.randn(1, 2, 16, n, requires_grad=True) for n in (8, 8, 8, 16))
+    compiled = tw.compile(attention, q, k, v, mask, options=WHOLE)
+    forward, backward = compiled.explain().split("graph.backward")
+    assert "attention: " in forward
+    assert "attention: " not in backward
+    few_queries = tw.compile(attention, q[:, :, :7].detach(), k, v, options=WHOLE)
+    assert "attention: " not in few_queries.explain()
+
+
+def test_where_a_length_varies_attention_is_as_it_was(fallbacks: list[str]) -> None:
+    compiled = torch.compile(
+        lambda *given: attention(*given, is_causal=True), backend="tilewright", dynamic=True
+    )
+    for length in (40, 56, 72):
+        given = [torch.randn(2, 2, length, 16) for _ in range(3)]
+        torch.testing.assert_close(compiled(*given), attention(*given, is_causal=True))
+    assert fallbacks == []
+
+
+def test_programs_with_attention_give_the_same_bits_for_any_number_of_threads() -> None:
+    torch.manual_seed(0)
+    given = [torch.randn(2, 3, 200, 40, requires_grad=True) for _ in range(3)]
+    compiled = tw.compile(lambda *x: attention(*x, is_causal=True), *given, options=WHOLE)
+    found = []
+    threads = torch.get_num_threads()
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            y = compiled(*given)
+            found.append((y.detach(), *torch.autograd.grad(y, given, torch.ones_like(y))))
+    finally:
+        torch.set_num_threads(threads)
+    for other in found[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))

@@ -18,6 +18,7 @@ from tilewright.base.errors import UNKNOWN, LibraryCallError, Origin
 from tilewright.base.expr import Expr, Read, Sym
 from tilewright.base.sizes import Sizes, nominal
 from tilewright.compiler import control
+from tilewright.compiler.attention import place_attention
 from tilewright.compiler.contraction import place_contraction
 from tilewright.compiler.inplace import updates_in_place
 from tilewright.compiler.library import Call, reason_of, serve
@@ -171,7 +172,7 @@ class Assembly:
         elif node.formula is not None:
             if not (self._alias(node) or self._product(node)):
                 self._kernel(node, as_body(node), "one formula")
-        else:
+        elif not place_attention(self, node):
             self._library(node)
 
     def _product(self, node: Node) -> bool:
@@ -207,9 +208,20 @@ class Assembly:
         self, made: Emitted, dtype: DType, inputs: tuple[View, ...], output: View, origin: Origin
     ) -> None:
         """Add the launch of a matrix product by our kernel, and the tiles that it calls."""
-        for name, text in (tiles(dtype), (made.name, made.text)):
+        self.call(made, tiles(dtype), inputs, (output,), origin)
+
+    def call(
+        self,
+        made: Emitted,
+        function: tuple[str, str],
+        inputs: tuple[View, ...],
+        outputs: tuple[View, ...],
+        origin: Origin,
+    ) -> None:
+        """Add the launch of a kernel, and the function (its name and text) that it calls."""
+        for name, text in (function, (made.name, made.text)):
             self.kernels.setdefault(name, KernelSource(name, text))
-        self.steps.append(Launch(made.name, inputs, (output,), made.parts, origin, made.flops))
+        self.steps.append(Launch(made.name, inputs, outputs, made.parts, origin, made.flops))
 
     def _library(self, node: Node) -> None:
         call = serve(node)

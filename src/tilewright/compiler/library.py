@@ -45,19 +45,19 @@ def reason_of(node: Node) -> str:
 
 
 # Operations of the two products of an attention up to which its loops, which stay in native code
-# with what is around them, take less time than a call to the library.
+# with what is around them, take less time than a call to the library, where it is not streamed.
 SMALL_ATTENTION = 10_000_000
 
 
 def served(node: Node) -> bool:
     """Say whether the library is to compute a composite operator as it stands."""
     parts = attention_types(node)
-    if parts is not None and not _is_large(*parts[0][:2]):
+    if parts is not None and not is_large(*parts[0][:2]):
         return False
     return serve(node) is not None
 
 
-def _is_large(q: TensorType, k: TensorType) -> bool:
+def is_large(q: TensorType, k: TensorType) -> bool:
     """Say whether an attention is worth a library call; where sizes vary, it is, and in half types,
     whose products are the library's anyway."""
     batch, rows = [fixed(dim) for dim in q.shape[:-1]], fixed(k.shape[-2])

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from tilewright.base.dtypes import BOOL, DType
 from tilewright.base.expr import Const, Read, Sym, call
+from tilewright.compiler.attention import streams
 from tilewright.compiler.library import attention_types, flash_takes
 from tilewright.graph.build import Builder
 from tilewright.graph.ir import Formula, Graph, Loop, Node, TensorType, Value
@@ -41,7 +42,7 @@ class AddMasks:
 
 def _takes_boolean(node: Node) -> bool:
     parts = attention_types(node)
-    if parts is None or not flash_takes(*parts):
+    if parts is None or streams(node) or not flash_takes(*parts):
         return False
     return any(mask.dtype == BOOL for mask in parts[1])
 

@@ -11,13 +11,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright.compiler.assemble import Assembled, Decision, assemble
+from tilewright.compiler.attention import streams
 from tilewright.compiler.convolutions import PlaceConvolutions
 from tilewright.compiler.library import served
 from tilewright.compiler.mask_gradients import ExpandBesideMasks
 from tilewright.compiler.masks import AddMasks
 from tilewright.compiler.options import Options
 from tilewright.compiler.varying import check_other_example
-from tilewright.graph.ir import Graph
+from tilewright.graph.ir import Graph, Node
 from tilewright.graph.passes import Pass, run
 from tilewright.optimize import DeadCode, Fuse, SplitReductions, simplifications
 from tilewright.program import Program
@@ -26,10 +27,15 @@ from tilewright.runtime import NATIVE, Executable, find_toolchain
 
 def passes(options: Options) -> tuple[Pass, ...]:
     """Return the passes of one compilation, in order."""
-    simple = simplifications(served) if options.library else simplifications()
+    simple = simplifications(_kept if options.library else streams)
     masks: tuple[Pass, ...] = (AddMasks(), ExpandBesideMasks())
     before = (*masks, *simple, PlaceConvolutions(options.library), SplitReductions())
     return (*before, Fuse(), DeadCode()) if options.fuse else before
+
+
+def _kept(node: Node) -> bool:
+    """Say whether a composite operator is computed as it stands where a library may be asked."""
+    return streams(node) or served(node)
 
 
 @dataclass(frozen=True, slots=True)

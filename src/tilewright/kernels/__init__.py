@@ -6,6 +6,16 @@ the result is a self-contained text whose name is its hash.  `emit` is the way i
 This package does not know a compiler, threads, or what a kernel is for.
 """
 
+from tilewright.kernels.attention import DTYPES as ATTENTION_DTYPES
+from tilewright.kernels.attention import (
+    Attention,
+    Strides,
+    attention_source,
+    cuts,
+    emit_attention,
+    emit_attention_grad,
+    is_narrow,
+)
 from tilewright.kernels.contraction import DTYPES as PRODUCT_DTYPES
 from tilewright.kernels.contraction import (
     LOOPS,
@@ -28,6 +38,7 @@ from tilewright.kernels.winograd import (
 )
 
 __all__ = [
+    "ATTENTION_DTYPES",
     "FLAGS",
     "PRODUCT_DTYPES",
     "LOOPS",
@@ -35,10 +46,16 @@ __all__ = [
     "SPAN",
     "Role",
     "merged",
+    "Attention",
     "Emitted",
     "Product",
+    "Strides",
+    "attention_source",
     "choose_recipe",
+    "cuts",
     "emit",
+    "emit_attention",
+    "emit_attention_grad",
     "emit_naive",
     "emit_product",
     "emit_winograd",
@@ -47,6 +64,7 @@ __all__ = [
     "MOST_INPUTS",
     "WINOGRAD_DTYPES",
     "Winograd",
+    "is_narrow",
     "read_together",
     "tiles",
 ]

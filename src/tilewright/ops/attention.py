@@ -6,7 +6,7 @@ kernels that make them from it, `exp(s - l)`: the rounding of that grows with th
 A row that is masked everywhere gives 0, and so do its gradients.
 
 Heads: k and v may have fewer than q; query head h reads head `h // (heads of q / heads of k)`.
-This module does not know how attention is computed in tiles.
+This module does not know how attention is computed in blocks: `compiler/attention` places that.
 """
 
 import math

@@ -1,0 +1,157 @@
+"""Attention by our own streaming kernels: which nodes they take, and where the operands lie.
+
+The idea: what attention means stays the operator's expansion; a node that the kernels take is kept
+whole until it is placed, and they compute the same from strided views of its operands::
+
+    y, l = attention(q, k, v, mask)              -->   a launch over blocks of queries
+    dq, dk, dv = attention_grad(dy, y, l, ...)   -->   a launch over blocks of keys; with few heads
+                                                       a second one sums their parts of dq
+
+This module does not know how a block is computed.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tilewright.base.dtypes import BOOL
+from tilewright.base.expr import Read, Sym
+from tilewright.compiler.library import attention_types, is_large
+from tilewright.graph.ir import Formula, Loop, Node, TensorType
+from tilewright.graph.notation import normal
+from tilewright.graph.total import fixed
+from tilewright.kernels import (
+    ATTENTION_DTYPES,
+    Attention,
+    Strides,
+    attention_source,
+    cuts,
+    emit_attention,
+    emit_attention_grad,
+    is_narrow,
+)
+from tilewright.program import View
+
+if TYPE_CHECKING:
+    from tilewright.compiler.assemble import Assembly
+
+_FORWARD = (("q", "k", "v", "mask"), ("y", "l"))
+_GRADIENT = (("dy", "y", "l", "q", "k", "v", "mask"), ("dq", "dk", "dv"))
+
+
+FEW = 8
+"""Queries that are too few for a vector: their scores are as few as the elements of k."""
+
+
+def streams(node: Node) -> bool:
+    """Say whether our streaming kernels are to compute a node: an attention or its gradient.
+
+    Where eager holds all probabilities (other ranks than 4), a small one is left to its loops: made
+    again from their rounded logarithms, probabilities of large scores would be less exact.
+    """
+    found = attention_types(node)
+    if found is None or not _is_taken(node, *found):
+        return False
+    q, k, _ = found[0]
+    return fixed(q.shape[-2]) >= FEW and (q.rank == 4 or is_large(q, k))
+
+
+def _is_taken(node: Node, types: tuple[TensorType, ...], masks: tuple[TensorType, ...]) -> bool:
+    """Say whether the kernels can: single or double precision, fixed sizes, heads not too wide."""
+    every = (*types, *masks)
+    if any(type(dim) is not int or dim == 0 for one in every for dim in one.shape):
+        return False
+    if types[0].dtype not in ATTENTION_DTYPES or len({one.dtype for one in types}) > 1:
+        return False
+    scale = node.attr("scale")
+    if isinstance(scale, int | float) and not math.isfinite(scale):
+        return False  # C has no literal for it
+    return _fit(*types) and all(_broadcasts(mask, types[0], types[1]) for mask in masks)
+
+
+def _fit(q: TensorType, k: TensorType, v: TensorType) -> bool:
+    """Say whether k and v have the same rows, and heads that those of q share evenly."""
+    if not q.rank == k.rank == v.rank >= 2 or k.shape[:-1] != v.shape[:-1]:
+        return False
+    narrow = all(is_narrow(q.dtype, fixed(one.shape[-1])) for one in (q, v))
+    if q.rank >= 4:
+        return narrow and q.shape[:-3] == k.shape[:-3]
+    return narrow and q.shape[:-2] == k.shape[:-2]
+
+
+def _broadcasts(mask: TensorType, q: TensorType, k: TensorType) -> bool:
+    scores = (*q.shape[:-1], k.shape[-2])
+    if mask.dtype not in (BOOL, q.dtype) or mask.rank > len(scores):
+        return False
+    last = scores[len(scores) - mask.rank :]
+    return all(dim in (1, whole) for dim, whole in zip(mask.shape, last, strict=True))
+
+
+def place_attention(assembly: "Assembly", node: Node) -> bool:
+    """Add what computes a node if it is an attention that our kernels take."""
+    if not streams(node):
+        return False
+    backward = node.op == "attention_grad"
+    reads, writes = _GRADIENT if backward else _FORWARD
+    inputs = [assembly.places[value.name] for value in node.inputs]
+    outputs = [assembly.place(value) for value in node.outputs]
+    lies = dict(zip((*reads[: len(inputs)], *writes), (*inputs, *outputs), strict=True))
+    made = _attention(node, lies)
+    pieces = len(cuts(made)) - 1 if backward else 1
+    if pieces > 1:
+        dq = node.outputs[0]
+        whole, type_ = lies["dq"], TensorType((pieces, *dq.type.shape), dq.type.dtype)
+        outputs[0] = assembly.scratch(f"{dq.name}_parts", type_)
+        one = replace(whole, strides=outputs[0].strides[1:])
+        made = _attention(node, lies | {"dq": one})
+    kernel = emit_attention_grad(made) if backward else emit_attention(made)
+    source = attention_source(made.dtype, backward=backward)
+    assembly.call(kernel, source, tuple(inputs), tuple(outputs), node.origin)
+    assembly.decide(node, "kernel", f"{kernel.recipe}: {kernel.name}", kernel.flops, kernel.bytes)
+    if pieces > 1:
+        reason = f"{pieces} parts of the gradient of the queries are summed"
+        assembly.launch(_sum(type_, dq.type), outputs[0], whole, reason)
+    return True
+
+
+def _attention(node: Node, lies: Mapping[str, View]) -> Attention:
+    """Return what a node computes, on operands and results that lie so."""
+    q, k, v = (lies[name] for name in "qkv")
+    heads = 1 if q.shape[:-2] == k.shape[:-2] else q.shape[-3] // k.shape[-3]
+    types, masks = attention_types(node) or ((), ())
+    kind = "" if not masks else "kept" if masks[0].dtype == BOOL else "added"
+    scale = node.attr("scale")
+    return Attention(
+        types[0].dtype,
+        k.shape[:-2],
+        heads,
+        *(q.shape[-2], k.shape[-2], q.shape[-1], v.shape[-1]),
+        bool(node.attr("causal")),
+        kind,
+        1 / math.sqrt(q.shape[-1]) if scale is None else float(str(scale)),
+        tuple((name, _strides(name, view, q, k)) for name, view in lies.items()),
+    )
+
+
+def _strides(name: str, view: View, q: View, k: View) -> Strides:
+    """Return how a tensor lies: dims that it does not have, or once for all, have the stride 0."""
+    shape, strides = view.shape, view.strides
+    if name == "l":
+        shape, strides = (*shape, 1), (*strides, 0)
+    steps = [0] * (len(q.shape) - len(shape))
+    steps += [0 if extent == 1 else step for extent, step in zip(shape, strides, strict=True)]
+    *outer, row, column = steps
+    if q.shape[:-2] == k.shape[:-2] or name in ("k", "v", "dk", "dv"):
+        return Strides(tuple(outer), 0, row, column)
+    head = outer.pop()
+    return Strides((*outer, head * (q.shape[-3] // k.shape[-3])), head, row, column)
+
+
+def _sum(parts: TensorType, whole: TensorType) -> Formula:
+    """y[i0, ...] += x[part, i0, ...]"""
+    loops = tuple(Loop(f"i{at}", dim) for at, dim in enumerate(whole.shape))
+    part = Loop("part", parts.shape[0])
+    index = tuple(Sym(loop.name) for loop in loops)
+    value = Read("x", (Sym(part.name), *index))
+    return normal(Formula(("x",), (*loops, part), index, "+=", value, whole))

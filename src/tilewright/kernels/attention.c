@@ -1,0 +1,481 @@
+/* Attention, softmax(scale q k' + mask) v, streamed: the scores of a block of queries with a block
+   of keys are made, used and forgotten, so that nothing of the size of their matrix is ever held
+   (Milakov and Gimelshein, Online normalizer calculation for softmax, 2018; Dao et al.,
+   FlashAttention, 2022).
+
+   Forward, queries are the lanes of vectors: the largest score of each so far, the sum of its
+   powers and its result are vectors, and no step goes across lanes.  Backward, keys are the lanes,
+   and the probabilities are made again from the logarithm of each row's sum.  All products are
+   tiles summed in registers as in contraction.c; what they read is copied to the stack first, where
+   it lies as they read it: so strides are of any kind.  Blocks that lie wholly above the diagonal
+   are not visited. */
+
+/* A product and the sum that it goes into are rounded once. */
+#if defined(__clang__)
+#pragma clang fp contract(fast)
+#else
+#pragma GCC optimize("fp-contract=fast")
+#endif
+
+typedef ELEMENT T;
+
+#if defined(__AVX512F__)
+#define VECTOR 64
+#define ROWS 14
+#elif defined(__AVX__)
+#define VECTOR 32
+#define ROWS 6
+#else
+#define VECTOR 16
+#define ROWS 4
+#endif
+#define WIDE 2
+#define LANES ((long)(VECTOR / BYTES))
+#define PANEL (WIDE * LANES)
+#define BLOCK 128                                 /* keys of a block, at most; backward, queries */
+#define QUERIES 256                               /* queries of a block, forward */
+#define WIDTH ((long)(1024 / BYTES))          /* of a head, at most */
+#define HELD (BLOCK / 2 * WIDTH)                  /* elements of a block, at most */
+#define STEP (BLOCK + LANES)                      /* from row to row of a block of scores */
+
+typedef T V __attribute__((vector_size(VECTOR), aligned(sizeof(T)), may_alias));
+typedef INTEGER I __attribute__((vector_size(VECTOR)));
+typedef unsigned INTEGER U __attribute__((vector_size(VECTOR)));
+#define inlined static inline __attribute__((always_inline))
+#if defined(__clang__)
+#define apart __attribute__((noinline))
+#else
+#define apart __attribute__((noinline, noclone))
+#endif
+#define unrolled _Pragma("GCC unroll 16")
+#define INFINITE ((T)__builtin_inf())
+
+inlined long least(long a, long b) { return a < b ? a : b; }
+inlined long most(long a, long b) { return a > b ? a : b; }
+inlined V all(T x) { return x - (V){}; }          /* x in all lanes; x - 0 is x, -0 too */
+inlined V load(const T *x) { return *(const V *)x; }
+inlined V choose(I which, V a, V b) { return (V)(((I)a & which) | ((I)b & ~which)); }
+
+inlined V higher(V a, V b) { return choose(a > b, a, b); }
+
+/* e^x for x that is at most a little above 0: 0 below the smallest normal number, NaN for NaN.
+   Adding 1.5 * 2^23 (2^52) rounds x / ln 2 to the integer k that then stands in the low bits; the
+   127 (1023) added to it too make these the exponent of 2^k, and 0 where that is too small. */
+inlined V power(V x) {
+#if SINGLE
+  const T low = -88.25f, magic = 12583039.0f;
+  x = choose(x < low, all(low), x);
+  const V z = x * 1.44269504f + magic, n = z - magic;
+  const V r = n * -1.42860677e-6f + (n * -0.693145752f + x);
+  V q = r * 1.98581e-4f + 1.39344967e-3f;
+  q = q * r + 8.33336183e-3f;
+  q = q * r + 4.16664574e-2f;
+  q = q * r + 1.66666665e-1f;
+  q = q * r + 0.5f;
+  q = q * r + 1.0f;
+  return (q * r + 1.0f) * (V)((U)z << 23);
+#else
+  const T low = -709.0895657128241, magic = 6755399441056767.0;
+  x = choose(x < low, all(low), x);
+  const V z = x * 1.4426950408889634 + magic, n = z - magic;
+  const V r = n * -1.9082149292705877e-10 + (n * -0.6931471803691238 + x);
+  V q = r / 6227020800.0 + 1 / 479001600.0;       /* 1 / 13!, 1 / 12!, ... */
+  q = q * r + 1 / 39916800.0;
+  q = q * r + 1 / 3628800.0;
+  q = q * r + 1 / 362880.0;
+  q = q * r + 1 / 40320.0;
+  q = q * r + 1 / 5040.0;
+  q = q * r + 1 / 720.0;
+  q = q * r + 1 / 120.0;
+  q = q * r + 1 / 24.0;
+  q = q * r + 1 / 6.0;
+  q = q * r + 0.5;
+  q = q * r + 1.0;
+  return (q * r + 1.0) * (V)((U)z << 52);
+#endif
+}
+
+/* ---------------------------------------------------------------------------------- products */
+
+/* How sums go into what is there: instead of it, added to it, or added to it times `keep`. */
+enum { STORE, ADD, KEEP };
+
+inlined void tile(const int rows, const int wide, long depth, const T *a, long ai, long at,
+                  const T *b, long bt, T *c, long ci, int how, const T *keep) {
+  V sum[ROWS][WIDE];
+  unrolled for (int i = 0; i < rows; i++) unrolled for (int j = 0; j < wide; j++) {
+    sum[i][j] = (V){};
+  }
+  for (long t = 0; t < depth; t++) {
+    V right[WIDE];
+    unrolled for (int j = 0; j < wide; j++) right[j] = load(b + t * bt + j * LANES);
+    unrolled for (int i = 0; i < rows; i++) {
+      const V left = all(a[i * ai + t * at]);
+      unrolled for (int j = 0; j < wide; j++) sum[i][j] += left * right[j];
+    }
+  }
+  unrolled for (int i = 0; i < rows; i++) unrolled for (int j = 0; j < wide; j++) {
+    V *to = (V *)(c + i * ci + j * LANES);
+    if (how == KEEP) *to = *to * load(keep + j * LANES) + sum[i][j];
+    else if (how == ADD) *to += sum[i][j];
+    else *to = sum[i][j];
+  }
+}
+
+#define CASE(R, W) \
+  case R * 4 + W: \
+    if (R <= ROWS) tile(R, W, depth, a, ai, at, b, bt, c, ci, how, keep); \
+    break;
+#define CASES(R) CASE(R, 1) CASE(R, 2)
+
+static apart void any_tile(long rows, long wide, long depth, const T *a, long ai, long at,
+                           const T *b, long bt, T *c, long ci, int how, const T *keep) {
+  switch (rows * 4 + wide) {
+    CASES(1) CASES(2) CASES(3) CASES(4) CASES(5) CASES(6) CASES(7)
+    CASES(8) CASES(9) CASES(10) CASES(11) CASES(12) CASES(13) CASES(14)
+  }
+}
+
+/* c[i, j] = sum over t of a[i, t] * b[t, j] for at most PANEL columns, in whole vectors. */
+static void product(long rows, long columns, long depth, const T *a, long ai, long at, const T *b,
+                    long bt, T *c, long ci, int how, const T *keep) {
+  const long tiles = (rows + ROWS - 1) / ROWS, wide = (columns + LANES - 1) / LANES;
+  for (long q = 0; q < tiles; q++) {
+    const long i = rows * q / tiles, high = rows * (q + 1) / tiles - i;
+    any_tile(high, wide, depth, a + i * ai, ai, at, b, bt, c + i * ci, ci, how, keep);
+  }
+}
+
+/* ------------------------------------------------------------------------------------ copies */
+
+/* y[i, j] = factor * x[i, j] with rows of y `step` apart, zeros between the last j and `step`. */
+static void copy(long rows, long columns, const T *x, long xi, long xj, T *restrict y, long step,
+                 T factor) {
+  for (long i = 0; i < rows; i++) {
+    const T *from = x + i * xi;
+    T *to = y + i * step;
+    long j = 0;
+    if (xj == 1)
+      for (; j + LANES <= columns; j += LANES) *(V *)(to + j) = load(from + j) * factor;
+    for (; j < columns; j++) to[j] = from[j * xj] * factor;
+    for (; j < step; j++) to[j] = 0;
+  }
+}
+
+/* Interleave the first halves of two vectors, and the second ones. */
+#if VECTOR / BYTES == 16
+#define LOW 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
+#define HIGH 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
+#elif VECTOR / BYTES == 8
+#define LOW 0, 8, 1, 9, 2, 10, 3, 11
+#define HIGH 4, 12, 5, 13, 6, 14, 7, 15
+#elif VECTOR / BYTES == 4
+#define LOW 0, 4, 1, 5
+#define HIGH 2, 6, 3, 7
+#else
+#define LOW 0, 2
+#define HIGH 1, 3
+#endif
+#if defined(__clang__)
+#define MIX(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define MIX(a, b, ...) __builtin_shuffle(a, b, (I){__VA_ARGS__})
+#endif
+
+/* y[j, i] = x[i, j] for a square of LANES x LANES; x has only so many rows, and zeros stand for the
+   others; of y only so many are written. */
+inlined void square(long rows, long columns, const T *x, long xi, T *y, long yj) {
+  V r[LANES], s[LANES];
+  unrolled for (int i = 0; i < LANES; i++) r[i] = i < rows ? load(x + i * xi) : (V){};
+  unrolled for (int n = 1; n < LANES; n *= 2) {
+    unrolled for (int i = 0; i < LANES / 2; i++) {
+      s[2 * i] = MIX(r[i], r[i + LANES / 2], LOW);
+      s[2 * i + 1] = MIX(r[i], r[i + LANES / 2], HIGH);
+    }
+    unrolled for (int i = 0; i < LANES; i++) r[i] = s[i];
+  }
+  unrolled for (int j = 0; j < LANES; j++) if (j < columns) *(V *)(y + j * yj) = r[j];
+}
+
+/* y[j, i] = x[i, j] for up to PANEL rows of a tensor, as a panel; zeros in lanes without a row. */
+static void turn_in(long rows, long columns, const T *x, long xi, long xj, T *restrict y) {
+  for (long i = 0; i < PANEL; i += LANES) {
+    const long some = least(most(rows - i, 0), LANES);
+    long j = 0;
+    if (xj == 1)
+      for (; j + LANES <= columns; j += LANES)
+        square(some, LANES, x + i * xi + j, xi, y + j * PANEL + i, PANEL);
+    for (; j < columns; j++)
+      for (long r = 0; r < LANES; r++)
+        y[j * PANEL + i + r] = r < some ? x[(i + r) * xi + j * xj] : 0;
+  }
+}
+
+/* y[j, i] = x[i, j] for the first columns j of a panel: rows of a tensor. */
+static void turn_out(long rows, long columns, const T *x, T *restrict y, long yj, long yi) {
+  for (long j = 0; j < columns; j += LANES) {
+    const long some = least(columns - j, LANES);
+    long i = 0;
+    if (yi == 1)
+      for (; i + LANES <= rows; i += LANES)
+        square(LANES, some, x + i * PANEL + j, PANEL, y + j * yj + i, yj);
+    for (; i < rows; i++)
+      for (long c = 0; c < some; c++) y[(j + c) * yj + i * yi] = x[i * PANEL + j + c];
+  }
+}
+
+/* ------------------------------------------------------------------------------------ scores */
+
+/* What the kernels of all shapes are told; strides are in elements. */
+typedef struct { long row, column; } Lies;
+typedef struct {
+  long queries, keys, width, depth;               /* of q and k, and of v, in elements */
+  long causal, mask;                              /* mask: NONE, ADDED or KEPT where true */
+  Lies q, k, v, m, y;                             /* y: the result */
+  long l;                                         /* the logarithms */
+  Lies dy, dq, dk, dv;
+  long heads;                                     /* that share k and v, with the strides: */
+  long next_q, next_m, next_y, next_l, next_dy, next_dq;
+} Shape;
+enum { NONE, ADDED, KEPT };
+
+/* What is added to n scores for the mask's elements from `start` on. */
+inlined void read_mask(const Shape *s, long n, const void *mask, long start, T *restrict y) {
+  const long step = s->m.column;
+  const char *kept = (const char *)mask + start;
+  if (s->mask == ADDED) for (long j = 0; j < n; j++) y[j] = ((const T *)mask)[start + j * step];
+  else if (step == 1) for (long j = 0; j < n; j++) y[j] = kept[j] ? 0 : -INFINITE;
+  else for (long j = 0; j < n; j++) y[j] = kept[j * step] ? 0 : -INFINITE;
+}
+
+/* A mask that keeps or not decides alone, one that is added adds. */
+inlined V with_mask(const Shape *s, V score, V mask) {
+  if (s->mask == ADDED) return score + mask;
+  return choose(mask < 0, mask, score);
+}
+
+/* 0, 1, 2, ... */
+inlined V counted(void) {
+  V n;
+  unrolled for (int i = 0; i < LANES; i++) n[i] = i;
+  return n;
+}
+
+#if !BACKWARD
+/* --------------------------------------------------------------------------------- forward */
+
+/* What is known of a block of queries: panels of q' and of the result, and of each query the
+   largest score and the sum of powers; and a block of keys with a panel of them. */
+typedef struct {
+  T q[HELD], y[HELD], top[QUERIES], sum[QUERIES];
+  T k[HELD], v[HELD], scores[BLOCK * PANEL], keep[PANEL];
+  T added[BLOCK * PANEL], kept[BLOCK * PANEL];    /* the mask */
+} Forward;
+
+/* Scores of n keys from `key` on with a panel of queries from `query` on --> their powers. */
+static void powers(const Shape *s, Forward *f, long n, long key, long query, long have,
+                   const void *mask, T *top, T *sum) {
+  const long start = query * s->m.row + key * s->m.column;
+  if (s->mask == ADDED)
+    turn_in(have, n, (const T *)mask + start, s->m.row, s->m.column, f->added);
+  else if (s->mask == KEPT) {
+    for (long j = 0; j < have; j++)
+      read_mask(s, n, mask, start + j * s->m.row, f->kept + j * BLOCK);
+    turn_in(have, n, f->kept, BLOCK, 1, f->added);
+  }
+  for (long j = 0; j < PANEL; j += LANES) {
+    const V lane = counted() + (T)(query + j - key), before = load(top + j);
+    T *at = f->scores + j;
+    V high = before, total = {};
+    const int hides = s->causal && key + n - 1 > query + j;
+    if (s->mask || hides)
+      for (long i = 0; i < n; i++) {
+        V score = load(at + i * PANEL);
+        if (s->mask) score = with_mask(s, score, load(f->added + i * PANEL + j));
+        if (hides) score = choose(lane < (T)i, all(-INFINITE), score);
+        *(V *)(at + i * PANEL) = score;
+      }
+    V highs[4] = {high, high, high, high};          /* of each fourth key: none waits for others */
+    long i = 0;
+    for (; i + 4 <= n; i += 4)
+      unrolled for (int c = 0; c < 4; c++) highs[c] = higher(load(at + (i + c) * PANEL), highs[c]);
+    for (; i < n; i++) highs[0] = higher(load(at + i * PANEL), highs[0]);
+    high = higher(higher(highs[0], highs[1]), higher(highs[2], highs[3]));
+    /* Where all is forbidden so far, powers of -inf less anything are 0. */
+    const V less = choose(high == -INFINITE, (V){}, high), keep = power(before - less);
+    for (long i = 0; i < n; i++) {
+      const V e = power(load(at + i * PANEL) - less);
+      *(V *)(at + i * PANEL) = e;
+      total += e;
+    }
+    *(V *)(top + j) = high;
+    *(V *)(sum + j) = load(sum + j) * keep + total;
+    *(V *)(f->keep + j) = keep;
+  }
+}
+
+/* The result and the logarithms of the queries from `first` to before `last`, QUERIES at most. */
+void NAME(const long *shape, long first, long last, const T *q, const T *k, const T *v,
+          const void *mask, T *y, T *l, T scale) {
+  const Shape *s = (const Shape *)shape;
+  Forward f __attribute__((aligned(VECTOR)));
+  const long rows = last - first, panels = (rows + PANEL - 1) / PANEL;
+  const long size = s->width * PANEL, result = s->depth * PANEL;
+  for (long p = 0; p < panels; p++) {
+    const long query = first + p * PANEL;
+    turn_in(least(last - query, PANEL), s->width, q + query * s->q.row, s->q.row, s->q.column,
+            f.q + p * size);
+    for (long i = 0; i < size; i += LANES) *(V *)(f.q + p * size + i) *= scale;
+  }
+  for (long i = 0; i < panels * PANEL; i++) f.top[i] = -INFINITE, f.sum[i] = 0;
+  const long end = s->causal ? least(s->keys, last) : s->keys;
+  const long some = least(BLOCK, HELD / most(most(s->width, s->depth), 1));
+  for (long key = 0; key < end; key += some) {
+    const long n = least(end - key, some);
+    copy(n, s->width, k + key * s->k.row, s->k.row, s->k.column, f.k, s->width, 1);
+    copy(n, s->depth, v + key * s->v.row, s->v.row, s->v.column, f.v, s->depth, 1);
+    for (long p = 0; p < panels; p++) {
+      const long query = first + p * PANEL, have = least(last - query, PANEL);
+      const long seen = s->causal ? least(n, query + have - key) : n;
+      if (seen <= 0) continue;
+      product(seen, PANEL, s->width, f.k, s->width, 1, f.q + p * size, PANEL, f.scores, PANEL,
+              STORE, 0);
+      powers(s, &f, seen, key, query, have, mask, f.top + p * PANEL, f.sum + p * PANEL);
+      product(s->depth, PANEL, seen, f.v, 1, s->depth, f.scores, PANEL, f.y + p * result, PANEL,
+              key ? KEEP : STORE, f.keep);        /* every query sees the first key */
+    }
+  }
+  for (long p = 0; p < panels; p++) {
+    const long query = first + p * PANEL, have = least(last - query, PANEL);
+    T *sum = f.sum + p * PANEL, *at = f.y + p * result;
+    for (long j = 0; j < PANEL; j += LANES) {
+      const V total = load(sum + j), inverse = choose(total == 0, (V){}, 1 / total);
+      for (long i = 0; i < s->depth; i++) *(V *)(at + i * PANEL + j) *= inverse;
+    }
+    turn_out(s->depth, have, at, y + query * s->y.row, s->y.row, s->y.column);
+    for (long i = 0; i < have; i++)
+      l[(query + i) * s->l] = sum[i] == 0 ? -INFINITE : LOGARITHM(sum[i]) + f.top[p * PANEL + i];
+  }
+}
+
+#else
+/* -------------------------------------------------------------------------------- backward */
+
+/* What is known of a block of keys: panels of k' and v', k, and panels of dk' and dv'; and of a
+   block of queries: q, dy, y or dq, the logarithm of each sum, and the sum of dy * y. */
+typedef struct {
+  T kt[HELD], vt[HELD], k[HELD], dk[HELD], dv[HELD];
+  T q[HELD], dy[HELD], y[HELD], log[BLOCK], inner[BLOCK];
+  T p[BLOCK * PANEL], ds[BLOCK * STEP], added[PANEL];
+} Backward;
+
+/* Scores of n queries from `query` on with a panel of keys from `key` on --> probabilities. */
+static void probabilities(const Shape *s, Backward *b, long from, long n, long query, long key,
+                          long have, const void *mask) {
+  for (long i = from; i < n; i++) {
+    if (s->mask) read_mask(s, have, mask, (query + i) * s->m.row + key * s->m.column, b->added);
+    const int hides = s->causal && key + have - 1 > query + i;
+    for (long j = 0; j < PANEL; j += LANES) {
+      V score = load(b->p + i * PANEL + j);
+      if (s->mask) score = with_mask(s, score, load(b->added + j));
+      if (hides) score = choose(counted() > (T)(query + i - key - j), all(-INFINITE), score);
+      *(V *)(b->p + i * PANEL + j) = power(score - b->log[i]);
+    }
+  }
+}
+
+/* Read a block of queries: what backward knows of it. */
+static void read_queries(const Shape *s, Backward *b, long query, long n, long width, long depth,
+                         const T *q, const T *dy, const T *y, const T *l, T scale) {
+  copy(n, s->width, q + query * s->q.row, s->q.row, s->q.column, b->q, width, scale);
+  copy(n, s->depth, dy + query * s->dy.row, s->dy.row, s->dy.column, b->dy, depth, 1);
+  copy(n, s->depth, y + query * s->y.row, s->y.row, s->y.column, b->y, depth, 1);
+  for (long i = 0; i < n; i++) {
+    V sum = {};
+    for (long j = 0; j < depth; j += LANES)
+      sum += load(b->dy + i * depth + j) * load(b->y + i * depth + j);
+    T whole = 0;
+    for (int j = 0; j < LANES; j++) whole += sum[j];
+    b->inner[i] = whole;
+    const T log = l[(query + i) * s->l];
+    b->log[i] = log == -INFINITE ? 0 : log;       /* all its powers are 0 */
+  }
+}
+
+/* Gradients of the keys and values from `first` to before `last`, and what these keys add to that
+   of the queries, which is written to dq: zeros for queries that see none of them. */
+void NAME(const long *shape, long first, long last, const T *q, const T *k, const T *v,
+          const void *mask, const T *y, const T *l, const T *dy, T *dq, T *dk, T *dv, T scale) {
+  const Shape *s = (const Shape *)shape;
+  Backward b __attribute__((aligned(VECTOR)));
+  const long width = (s->width + LANES - 1) / LANES * LANES;
+  const long depth = (s->depth + LANES - 1) / LANES * LANES;
+  const long some = least(BLOCK, HELD / most(width, depth)) / PANEL * PANEL;
+  for (long h = 0; h < s->heads && s->causal; h++)
+    for (long i = 0; i < least(first, s->queries); i++)
+      for (long j = 0; j < s->width; j++)
+        dq[h * s->next_dq + i * s->dq.row + j * s->dq.column] = 0;
+  for (long key = first; key < last; key += some) {
+    const long n = least(last - key, some), panels = (n + PANEL - 1) / PANEL;
+    copy(n, s->width, k + key * s->k.row, s->k.row, s->k.column, b.k, width, scale);
+    for (long p = 0; p < panels; p++) {
+      const long at = key + p * PANEL, have = least(n - p * PANEL, PANEL);
+      turn_in(have, s->width, k + at * s->k.row, s->k.row, s->k.column, b.kt + p * width * PANEL);
+      turn_in(have, s->depth, v + at * s->v.row, s->v.row, s->v.column, b.vt + p * depth * PANEL);
+    }
+    for (long i = 0; i < panels * PANEL * width; i += LANES) *(V *)(b.dk + i) = (V){};
+    for (long i = 0; i < panels * PANEL * depth; i += LANES) *(V *)(b.dv + i) = (V){};
+    for (long h = 0; h < s->heads; h++) {
+      const void *own = mask;
+      if (s->mask) own = (const char *)mask + h * s->next_m * (s->mask == ADDED ? BYTES : 1);
+      for (long query = s->causal ? key / some * some : 0; query < s->queries; query += some) {
+        const long rows = least(s->queries - query, some);
+        read_queries(s, &b, query, rows, width, depth, q + h * s->next_q, dy + h * s->next_dy,
+                     y + h * s->next_y, l + h * s->next_l, scale);
+        for (long p = 0; p < panels; p++) {
+          const long at = key + p * PANEL, have = least(n - p * PANEL, PANEL);
+          const long from = s->causal ? most(at - query, 0) : 0, seen = rows - from;
+          if (seen <= 0) continue;
+          const T *kt = b.kt + p * width * PANEL, *vt = b.vt + p * depth * PANEL;
+          T *prob = b.p + from * PANEL, *ds = b.ds + from * STEP + p * PANEL;
+          product(seen, have, s->width, b.q + from * width, width, 1, kt, PANEL, prob, PANEL,
+                  STORE, 0);
+          probabilities(s, &b, from, rows, query, at, have, own);
+          product(seen, have, s->depth, b.dy + from * depth, depth, 1, vt, PANEL, ds, STEP,
+                  STORE, 0);
+          for (long i = 0; i < seen; i++)
+            for (long j = 0; j < PANEL; j += LANES) {
+              V *to = (V *)(ds + i * STEP + j);
+              *to = load(prob + i * PANEL + j) * (*to - b.inner[from + i]);
+            }
+          product(s->depth, have, seen, b.dy + from * depth, 1, depth, prob, PANEL,
+                  b.dv + p * depth * PANEL, PANEL, ADD, 0);
+          product(s->width, have, seen, b.q + from * width, 1, width, ds, STEP,
+                  b.dk + p * width * PANEL, PANEL, ADD, 0);
+        }
+        for (long i = 0; i < rows; i += PANEL) {
+          const long high = least(rows - i, PANEL);
+          const long seen = s->causal ? least(n, query + i + high - key) : n;
+          if (seen <= 0) continue;
+          for (long j = 0; j < width; j += PANEL)
+            product(high, least(width - j, PANEL), seen, b.ds + i * STEP, STEP, 1, b.k + j, width,
+                    b.y + j, width, STORE, 0);
+          T *to = dq + h * s->next_dq + (query + i) * s->dq.row;
+          for (long r = 0; r < high; r++)
+            for (long e = 0; e < s->width; e++) {
+              T *one = to + r * s->dq.row + e * s->dq.column;
+              *one = key > first ? *one + b.y[r * width + e] : b.y[r * width + e];
+            }
+        }
+      }
+    }
+    for (long p = 0; p < panels; p++) {
+      const long at = key + p * PANEL, have = least(n - p * PANEL, PANEL);
+      turn_out(s->width, have, b.dk + p * width * PANEL, dk + at * s->dk.row, s->dk.row,
+               s->dk.column);
+      turn_out(s->depth, have, b.dv + p * depth * PANEL, dv + at * s->dv.row, s->dv.row,
+               s->dv.column);
+    }
+  }
+}
+#endif
