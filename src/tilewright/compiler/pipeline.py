@@ -17,6 +17,7 @@ from tilewright.compiler.library import served
 from tilewright.compiler.mask_gradients import ExpandBesideMasks
 from tilewright.compiler.masks import AddMasks
 from tilewright.compiler.options import Options
+from tilewright.compiler.orders import CountPlaces
 from tilewright.compiler.varying import check_other_example
 from tilewright.graph.ir import Graph, Node
 from tilewright.graph.passes import Pass, run
@@ -29,7 +30,8 @@ def passes(options: Options) -> tuple[Pass, ...]:
     """Return the passes of one compilation, in order."""
     simple = simplifications(_kept if options.library else streams)
     masks: tuple[Pass, ...] = (AddMasks(), ExpandBesideMasks())
-    before = (*masks, *simple, PlaceConvolutions(options.library), SplitReductions())
+    orders: tuple[Pass, ...] = () if options.library else (CountPlaces(),)
+    before = (*masks, *orders, *simple, PlaceConvolutions(options.library), SplitReductions())
     return (*before, Fuse(), DeadCode()) if options.fuse else before
 
 

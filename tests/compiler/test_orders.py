@@ -1,0 +1,58 @@
+"""Short rows are sorted by counting where no library may be: ties and NaN as torch has them."""
+
+import pytest
+import torch
+
+import tilewright as tw
+from tilewright.base.errors import LibraryCallError
+
+OWN = tw.Options(library=False)
+
+
+@pytest.mark.parametrize("dim", [0, 1, -1])
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
+def test_sorts_are_stable(dim: int, descending: bool, dtype: torch.dtype) -> None:
+    x = torch.randint(-4, 4, (5, 7, 6)).to(dtype)
+    if dtype.is_floating_point:
+        x[0, 0, :3] = torch.tensor([torch.nan, torch.inf, -torch.inf])
+        x[1, :2, 4], x[2, 1, 1], x[2, 2, 2] = torch.nan, -0.0, 0.0
+
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.sort(x, dim=dim, descending=descending, stable=True)
+
+    found, expected = tw.compile(function, x, options=OWN)(x), function(x)
+    assert torch.equal(found[1], expected[1])
+    torch.testing.assert_close(found[0], expected[0], rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("largest", [False, True])
+@pytest.mark.parametrize("k", [1, 3, 9])
+def test_the_first_few_and_their_gradient(k: int, largest: bool) -> None:
+    x = torch.randn(4, 9, requires_grad=True)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return (torch.topk(x, k, 1, largest)[0] * torch.arange(1.0, k + 1)).sum()
+
+    (found,) = torch.autograd.grad(tw.compile(function, x, options=OWN)(x), x)
+    (expected,) = torch.autograd.grad(function(x), x)
+    torch.testing.assert_close(found, expected)
+
+
+def test_long_rows_are_the_library_s() -> None:
+    with pytest.raises(LibraryCallError, match=r"aten\.sort"):
+        tw.compile(lambda x: torch.sort(x)[1], torch.randn(2, 300), options=OWN)
+
+
+def test_a_mixture_of_experts_trains_without_the_library() -> None:
+    from tilewright.models.moe import example_batch, loss, moe
+
+    losses = []
+    for options in (tw.Options(), OWN):
+        torch.manual_seed(0)
+        model = moe(vocab=64, length=16, layers=1, width=32)
+        batch = example_batch(model, 2)
+        step = tw.train_step(model, loss, torch.optim.AdamW(model.parameters()), *batch,
+                             options=options)  # fmt: skip
+        losses.append([step(*batch).item() for _ in range(4)])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
