@@ -103,6 +103,15 @@ def test_data_parallel_ranks_send_what_zero_says(zero: int, rounds: int) -> None
     assert found.breakdown.data == pytest.approx(expected, rel=1e-9)
 
 
+@pytest.mark.parametrize("timetable", ["chimera", "dualpipe"])
+def test_stages_that_are_held_twice_sum_their_gradients(timetable: str) -> None:
+    """Two ranks, each with the whole model: 2 N (P - 1)/P elements each, as in a ring of two."""
+    model, bandwidth = "llama:layers=4,hidden=256,heads=8,vocab=1000", 1e9
+    found = _priced(model, _ideal(2, bandwidth=bandwidth), 4, pp=2, dp=1, timetable=timetable)
+    elements = parameters(ModelSpec.parse(model))
+    assert found.breakdown.data == pytest.approx(2 * elements / bandwidth, rel=1e-9)
+
+
 @pytest.mark.parametrize("ep", [1, 2, 4])
 def test_gradients_of_experts_are_summed_among_those_that_hold_the_same(ep: int) -> None:
     """2 N (P - 1)/P elements, of experts among dp / ep ranks that hold an e-th of them each."""

@@ -7,6 +7,7 @@ pure function of plan, model and machine; nothing is measured, and what does not
 This module does not choose anything (`planning`), nor check (`plan_check`).
 """
 
+from collections import Counter
 from dataclasses import replace
 from functools import lru_cache
 
@@ -141,12 +142,15 @@ def _once(
     counts = stage_parameters(spec, plan.stages, tensor=plan.tp, expert=plan.ep)
     expert = _expert_parameters(plan, spec)
     tie = _tie_seconds(plan, spec, machine)
+    holders = Counter(stage for rank in range(plan.pp) for stage in timetable.stages_of(rank))
     rows = []
     for rank in range(plan.pp):
         mine = timetable.stages_of(rank)
         layers = sum(plan.stages[stage] for stage in mine)
         count, experts = sum(counts[stage] for stage in mine), layers * expert
         sent = _data_seconds(plan, where, count - experts, experts, max(1, layers))
+        twice = sum(counts[stage] for stage in mine if holders[stage] > 1)
+        sent += _replica_seconds(plan, machine, rank, twice)
         hidden = _hiding(plan, [stages[stage] for stage in mine])
         data = exposed(sent, hidden, machine.constants.overlap_slowdown) if hidden else sent
         ends = plan.pp > 1 and (0 in mine or len(plan.stages) - 1 in mine)
@@ -182,6 +186,17 @@ def _data_seconds(plan: ParallelPlan, where: Axes, count: int, experts: int, lay
             3: m * (2 * gather + scatter),
         }[plan.zero]
     return total
+
+
+def _replica_seconds(plan: ParallelPlan, machine: Machine, rank: int, count: int) -> float:
+    """Where a pipeline runs both ways, a stage is held twice, by ranks that mirror each other: they
+    sum its gradients."""
+    if not count:
+        return 0.0
+    stride = strides(plan.degrees, plan.order)["pp"]
+    other = (plan.pp - 1 - rank) * stride
+    gradient = 4 if plan.precision == "bfloat16" else WIDTHS[plan.precision]
+    return message_seconds(machine, rank * stride, other, count * gradient)
 
 
 def _tie_seconds(plan: ParallelPlan, spec: ModelSpec, machine: Machine) -> float:
