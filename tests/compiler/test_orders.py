@@ -44,13 +44,33 @@ def test_long_rows_are_the_library_s() -> None:
         tw.compile(lambda x: torch.sort(x)[1], torch.randn(2, 300), options=OWN)
 
 
+@pytest.mark.parametrize("length", [65, 128, 300])
+@pytest.mark.parametrize("dim", [0, 1])
+def test_long_running_sums_and_their_gradients(length: int, dim: int) -> None:
+    shape = (3, length) if dim else (length, 3)
+    x = torch.randn(shape, requires_grad=True)
+    y = tw.compile(lambda x: torch.cumsum(x, dim), x, options=OWN)(x)
+    expected, tangent = torch.cumsum(x.double(), dim), torch.randn(shape)
+    torch.testing.assert_close(y.double(), expected, rtol=1e-5, atol=1e-4)
+    (found,) = torch.autograd.grad(y, x, tangent)
+    exact = torch.flip(torch.cumsum(torch.flip(tangent.double(), (dim,)), dim), (dim,))
+    torch.testing.assert_close(found.double(), exact, rtol=1e-5, atol=1e-4)
+
+
+def test_running_sums_of_whole_numbers_are_exact() -> None:
+    x = torch.randint(-9, 9, (1000, 2), dtype=torch.int8)
+    found = tw.compile(lambda x: torch.cumsum(x, 0), x, options=OWN)(x)
+    assert found.dtype == torch.int64
+    assert torch.equal(found, torch.cumsum(x, 0))
+
+
 def test_a_mixture_of_experts_trains_without_the_library() -> None:
     from tilewright.models.moe import example_batch, loss, moe
 
     losses = []
     for options in (tw.Options(), OWN):
         torch.manual_seed(0)
-        model = moe(vocab=64, length=16, layers=1, width=32)
+        model = moe(vocab=64, length=48, layers=1, width=32)
         batch = example_batch(model, 2)
         step = tw.train_step(model, loss, torch.optim.AdamW(model.parameters()), *batch,
                              options=options)  # fmt: skip

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from tilewright.base.dtypes import I64
+from tilewright.compiler.library import Call, serve
 from tilewright.graph.build import Builder, sort
 from tilewright.graph.ir import LIBRARY, Attr, Graph, Node
 from tilewright.graph.total import fixed
@@ -58,29 +59,37 @@ class CountPlaces:
 
 
 def _is_short(node: Node) -> bool:
-    if node.op != LIBRARY or node.attr("target") not in _PARAMETERS or len(node.inputs) != 1:
+    call = _call(node)
+    if call is None:
         return False
-    shape, dim = node.inputs[0].type.shape, _settings(node)["dim"]
-    whole = dict(node.attrs).get("outputs") == (1,) and bool(shape) and 0 not in shape
-    extent = fixed(shape[dim]) if whole and isinstance(dim, int) else LONGEST + 1
+    shape, dim = node.inputs[0].type.shape, _settings(call)["dim"]
+    if not shape or 0 in shape or not isinstance(dim, int):
+        return False
+    extent = fixed(shape[dim])
     return type(extent) is int and extent <= LONGEST
 
 
-def _settings(node: Node) -> dict[str, Attr]:
-    target = str(node.attr("target"))
-    given = node.attr("args")
-    assert isinstance(given, tuple), "arguments of a call are a tuple"
-    known = dict(_TOP if "topk" in target else _SORT)
-    known.update(zip(_PARAMETERS[target], given[1:], strict=False))
+def _call(node: Node) -> Call | None:
+    """Return the call for the indices, and nothing else, of a sort."""
+    call = serve(node) if node.op == LIBRARY else None
+    if call is None or call.target not in _PARAMETERS or call.vjp is not None or call.through:
+        return None
+    return call if call.results == (1,) and len(node.inputs) == 1 else None
+
+
+def _settings(call: Call) -> dict[str, Attr]:
+    known = dict(_TOP if "topk" in call.target else _SORT)
+    known.update(zip(_PARAMETERS[call.target], call.args[1:], strict=False))
     named = {"largest": "descending"}
-    for key, value in node.attr("kwargs") or ():  # type: ignore[union-attr]
-        known[named.get(key, key)] = value
+    known.update((named.get(key, key), value) for key, value in call.kwargs)
     return known
 
 
 def _count(builder: Builder, node: Node) -> None:
-    settings, (x,), origin = _settings(node), node.inputs, node.origin
-    dim, rank = settings["dim"], x.type.rank
+    call, (x,), origin = _call(node), node.inputs, node.origin
+    assert call is not None, "it was asked for"
+    settings, rank = _settings(call), x.type.rank
+    dim = settings["dim"]
     assert isinstance(dim, int), "it was asked for"
     others = [f"i{at}" for at in range(rank)]
 

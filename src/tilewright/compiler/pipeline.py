@@ -18,6 +18,7 @@ from tilewright.compiler.mask_gradients import ExpandBesideMasks
 from tilewright.compiler.masks import AddMasks
 from tilewright.compiler.options import Options
 from tilewright.compiler.orders import CountPlaces
+from tilewright.compiler.running import SplitRunningSums
 from tilewright.compiler.varying import check_other_example
 from tilewright.graph.ir import Graph, Node
 from tilewright.graph.passes import Pass, run
@@ -30,7 +31,7 @@ def passes(options: Options) -> tuple[Pass, ...]:
     """Return the passes of one compilation, in order."""
     simple = simplifications(_kept if options.library else streams)
     masks: tuple[Pass, ...] = (AddMasks(), ExpandBesideMasks())
-    orders: tuple[Pass, ...] = () if options.library else (CountPlaces(),)
+    orders: tuple[Pass, ...] = () if options.library else (CountPlaces(), SplitRunningSums())
     before = (*masks, *orders, *simple, PlaceConvolutions(options.library), SplitReductions())
     return (*before, Fuse(), DeadCode()) if options.fuse else before
 
