@@ -246,6 +246,39 @@ def test_state_is_that_of_zero_on_the_stage_that_has_most_parameters() -> None:
     assert found.optimizer == pytest.approx(12 * count / 4)
 
 
+MOE = "moe:layers=4,hidden=256,heads=8,vocab=1000,ffn=512,experts=8,top_k=2"
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+@pytest.mark.parametrize(
+    ("model", "ep"), [(GPT, 1), (MOE, 1), (MOE, 2), (MOE, 4), (MOE, 8), ("mixtral-8x7b", 8)]
+)
+def test_ranks_together_hold_all_state_once_and_what_zero_shares_only_once(
+    model: str, ep: int, zero: int
+) -> None:
+    """Bytes a parameter: 2 of weights, 4 of gradients (float32), 12 of Adam's state."""
+    machine, count = Machine.parse("dgx-h100 x 8"), parameters(ModelSpec.parse(model))
+    found = _priced(
+        model, machine, 8, dp=4, cp=2, ep=ep, zero=zero, precision="bfloat16"
+    ).memory_bytes[0]
+    for held, bytes_each, shared_from in (
+        (found.optimizer, 12, 1), (found.gradients, 4, 2), (found.weights, 2, 3),
+    ):  # fmt: skip
+        if zero >= shared_from:
+            assert 8 * held == pytest.approx(bytes_each * count, rel=1e-9)
+        else:
+            assert 8 * held >= bytes_each * count * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("ep", [2, 4, 8])
+def test_the_update_under_zero_takes_the_same_whoever_shares_the_experts(ep: int) -> None:
+    machine = Machine.parse("dgx-h100 x 8")
+    alone, shared = (
+        _priced(MOE, machine, 8, dp=8, ep=ranks, zero=1).breakdown.optimizer for ranks in (1, ep)
+    )
+    assert shared == pytest.approx(alone, rel=1e-9)
+
+
 def test_a_plan_that_does_not_fit_is_priced_and_flagged() -> None:
     fix = {"tp": 8, "pp": 1, "dp": 1, "micro_batch": 1, "recompute": "full"}
     found = make_plan("megatron-175b", "dgx-a100-80g x 8", batch=8, fix=fix).predicted

@@ -77,6 +77,18 @@ def layer_parameters(spec: ModelSpec, *, tensor: int = 1, expert: int = 1) -> La
     )
 
 
+def expert_parameters(spec: ModelSpec, *, tensor: int = 1, expert: int = 1) -> int:
+    """Return the parameters of one block's experts that one rank holds, part of its layer's; 0
+    where there are no experts.  tensor, expert: as for a layer."""
+    if not spec.experts:
+        return 0
+    inner = _split_widths(spec, tensor)[1]
+    up = 2 if spec.gated else 1
+    bias = up * inner + spec.hidden if spec.bias else 0
+    each = (up + 1) * spec.hidden * inner + bias
+    return split_evenly(spec.experts, expert, "experts") * each
+
+
 def norm_parameters(spec: ModelSpec) -> int:
     """Return the parameters of one norm."""
     return spec.hidden * (2 if spec.norm == "layer" else 1)

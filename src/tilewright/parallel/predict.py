@@ -14,6 +14,7 @@ from functools import lru_cache
 from tilewright.cost import (
     Machine,
     ModelSpec,
+    expert_parameters,
     hardware_flops,
     model_flops,
     stage_parameters,
@@ -140,28 +141,23 @@ def _once(
 ) -> list[tuple[float, float]]:
     """Return for each pipeline rank the seconds of gradients and weights, and of the update."""
     counts = stage_parameters(spec, plan.stages, tensor=plan.tp, expert=plan.ep)
-    expert = _expert_parameters(plan, spec)
+    expert = expert_parameters(spec, tensor=plan.tp, expert=plan.ep)
     tie = _tie_seconds(plan, spec, machine)
     holders = Counter(stage for rank in range(plan.pp) for stage in timetable.stages_of(rank))
     rows = []
     for rank in range(plan.pp):
         mine = timetable.stages_of(rank)
         layers = sum(plan.stages[stage] for stage in mine)
-        count, experts = sum(counts[stage] for stage in mine), layers * expert
-        sent = _data_seconds(plan, where, count - experts, experts, max(1, layers))
+        experts = layers * expert
+        count = sum(counts[stage] for stage in mine) - experts
+        sent = _data_seconds(plan, where, count, experts, max(1, layers))
         twice = sum(counts[stage] for stage in mine if holders[stage] > 1)
         sent += _replica_seconds(plan, machine, rank, twice)
         hidden = _hiding(plan, [stages[stage] for stage in mine])
         data = exposed(sent, hidden, machine.constants.overlap_slowdown) if hidden else sent
         ends = plan.pp > 1 and (0 in mine or len(plan.stages) - 1 in mine)
-        rows.append((data + (tie if ends else 0.0), update_seconds(plan, machine, count)))
+        rows.append((data + (tie if ends else 0.0), update_seconds(plan, machine, count, experts)))
     return rows
-
-
-def _expert_parameters(plan: ParallelPlan, spec: ModelSpec) -> int:
-    """Parameters of a layer's experts on one rank: their gradients have a group of their own."""
-    matrices = 3 if spec.gated else 2
-    return spec.experts // plan.ep * matrices * spec.hidden * (spec.ffn // plan.tp)
 
 
 def _data_seconds(plan: ParallelPlan, where: Axes, count: int, experts: int, layers: int) -> float:

@@ -12,7 +12,9 @@ from dataclasses import replace
 from tilewright.cost import (
     ModelSpec,
     Split,
+    State,
     embedding_activation_bytes,
+    expert_parameters,
     head_activation_bytes,
     layer_activation_bytes,
     layer_parameters,
@@ -45,16 +47,30 @@ def memory_bytes(
 def _rank(
     plan: ParallelPlan, spec: ModelSpec, count: int, activations: float, stages: tuple[int, ...]
 ) -> MemoryBytes:
-    state = state_bytes(
+    layers = sum(plan.stages[stage] for stage in stages)
+    experts = layers * expert_parameters(spec, tensor=plan.tp, expert=plan.ep)
+    sharers = plan.dp * plan.cp
+    state = _state(plan, count - experts, sharers)
+    shared = _state(plan, experts, sharers // plan.ep)  # by those that hold the same experts
+    work = _workspace(plan, spec, last=len(plan.stages) - 1 in stages)
+    return MemoryBytes(
+        state.weights + shared.weights,
+        state.gradients + shared.gradients,
+        state.optimizer + shared.optimizer,
+        activations,
+        work,
+    )
+
+
+def _state(plan: ParallelPlan, count: int, sharers: int) -> State:
+    return state_bytes(
         count,
         optimizer=plan.optimizer,
         zero=plan.zero,
-        data=plan.dp * plan.cp,
+        data=sharers,
         precision=WIDTHS[plan.precision],
         main_gradients=plan.precision == "bfloat16",
     )
-    work = _workspace(plan, spec, last=len(plan.stages) - 1 in stages)
-    return MemoryBytes(state.weights, state.gradients, state.optimizer, activations, work)
 
 
 def _split(plan: ParallelPlan) -> Split:

@@ -168,8 +168,10 @@ def transfer_seconds(
     )
 
 
-def update_seconds(plan: ParallelPlan, machine: Machine, count: int) -> float:
+def update_seconds(plan: ParallelPlan, machine: Machine, count: int, experts: int = 0) -> float:
     """Return the seconds of the optimizer on one rank's parameters.
+
+    count: those that all ranks of dp and cp hold.  experts: those that only dp cp / ep of them do.
 
     It reads and writes its state and the weights, and reads gradients for the norm and the update,
     and clears them: 32 bytes a parameter for Adam in half precision.
@@ -177,7 +179,8 @@ def update_seconds(plan: ParallelPlan, machine: Machine, count: int) -> float:
     weight = WIDTHS[plan.precision]
     gradient = 4 if plan.precision == "bfloat16" else weight
     state = 8 * (dict(OPTIMIZERS)[plan.optimizer] + (1 if weight < 4 else 0))
-    mine = count / (plan.dp * plan.cp if plan.zero else 1)
+    sharers = plan.dp * plan.cp if plan.zero else 1
+    mine = count / sharers + experts / (sharers // plan.ep if plan.zero else 1)
     return mine * (state + 3 * gradient + weight) / rates(machine, plan.precision).bandwidth
 
 
