@@ -113,6 +113,16 @@ CASES = {
             "b: y[k<4, n<6] += dy[i<5, m<3, n] * a[i, m, k]",
         ),
     ),
+    "remainders, summed over turns": (
+        "s(x)  y[i<12] = x[i%3]",
+        ((3,),),
+        ("x: y[t0<3] += dy[turn*3+t0] for turn<4",),
+    ),
+    "remainders of a loop that no turn divides": (
+        "s(x)  y[i<7] = x[i%3]",
+        ((3,),),
+        ("x: y[t0<3] += dy[turn*3+t0] for turn<3",),
+    ),
     "strided slice, written through": (
         "s(x)  y[i<3] = x[i*3+1]",
         ((9,),),

@@ -3,8 +3,11 @@
 import pytest
 import torch
 
+from tilewright.base.errors import OptionError
 from tilewright.program import Buffer, Launch, Loop, Program, Segment, whole
 from tilewright.runtime import Executable
+from tilewright.runtime.tensors import TensorContext
+from tilewright.runtime.trace import Clock
 
 from .programs import f32, gather, kernel, linear_relu
 from .test_native_loops import nested
@@ -70,6 +73,27 @@ def test_library_calls_are_measured_too() -> None:
     trace = Executable(linear_relu(64, 64, 64)).measure([torch.randn(64, 64)] * 2, runs=2)
     assert [type(row.step).__name__ for row in trace.rows] == ["Launch", "LibraryCall", "Launch"]
     assert all(row.seconds > 0 for row in trace.rows)
+
+
+@pytest.mark.parametrize("runs", [0, -2])
+def test_no_runs_are_refused(runs: int) -> None:
+    with pytest.raises(OptionError, match="nothing is measured"):
+        Executable(sleepy(1)).measure([], runs=runs)
+
+
+@pytest.mark.usefixtures("any_parts")
+def test_threads_that_come_meanwhile_are_not_counted() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        executable = Executable(sleepy(4))
+        clock = Clock(1)
+        context = TensorContext(executable._tensor_plan(), clock)
+        torch.set_num_threads(4)
+        context.run([])
+        assert context.call.threads == 1
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_what_fails_fails_when_it_is_measured() -> None:

@@ -37,6 +37,7 @@ class PlaceConvolutions:
     gradients of one convolution share a call."""
 
     library: bool = True
+    winograd: bool = True
     name: str = "place_convolutions"
     needs: tuple[str, ...] = ()
     ensures: tuple[str, ...] = ()
@@ -72,7 +73,7 @@ class PlaceConvolutions:
         if not is_product(c):
             return False
         ours = one.node.output.type.dtype in PRODUCT_DTYPES
-        if is_winograd(c, one.node.output.type.dtype):
+        if self.winograd and is_winograd(c, one.node.output.type.dtype):
             return True
         return _is_better_product(c, ours=ours) if self.library else ours
 

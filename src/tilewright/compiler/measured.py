@@ -53,7 +53,7 @@ def measured_text(built: "Built", trace: Trace, *, most: int = MOST) -> str:
     rows = _rows(built.program, trace)
     accounted = sum(row.seconds for row in rows)
     lines = [
-        f"{built.program.name}: {trace.seconds * 1e3:.3f} ms a run, the median of {trace.runs}, "
+        f"{built.program.name}: {trace.seconds * 1e3:.3f} ms a run, the mean of {trace.runs}, "
         f"{trace.threads} thread{'s' * (trace.threads > 1)}",
         f"{'ms':>9}  {'share':>5}  {'GFLOP/s':>8}  {'GB/s':>6}  {'waited':>6}  what",
     ]

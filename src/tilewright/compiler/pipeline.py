@@ -32,7 +32,13 @@ def passes(options: Options) -> tuple[Pass, ...]:
     simple = simplifications(_kept if options.library else streams)
     masks: tuple[Pass, ...] = (AddMasks(), ExpandBesideMasks())
     orders: tuple[Pass, ...] = () if options.library else (CountPlaces(), SplitRunningSums())
-    before = (*masks, *orders, *simple, PlaceConvolutions(options.library), SplitReductions())
+    before = (
+        *masks,
+        *orders,
+        *simple,
+        PlaceConvolutions(options.library, options.winograd),
+        SplitReductions(),
+    )
     return (*before, Fuse(), DeadCode()) if options.fuse else before
 
 

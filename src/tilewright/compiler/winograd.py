@@ -62,6 +62,8 @@ def place_winograd(assembly: "Assembly", node: Node) -> bool:
     dtype = node.output.type.dtype
     if dtype not in WINOGRAD_DTYPES or 0 in node.output.type.shape:
         return False
+    if not assembly.options.winograd:
+        return False
     found = product_in(node)
     if found is None or found.batch or found.scale != 1.0 or len(found.k) != TAPS:
         return False

@@ -19,7 +19,7 @@ from tilewright.kernels.emit import PARTS, Emitted
 
 WINOGRAD_DTYPES = (F32,)
 MARGIN = 16  # elements between rows of transformed kernels, which would else fall on the same sets
-BLOCK = 1 << 18  # transformed elements that are taken together
+BLOCK = 3 << 16  # transformed elements that are taken together, on the stack: 768 KiB
 MOST_INPUTS = BLOCK // (16 * SLICE)  # channels of the image, so that one panel of squares fits
 FEWEST = 8  # blocks, where there are so many, for threads
 _TEXT = Path(__file__).with_suffix(".c")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilewright import program as programs
-from tilewright.base.errors import LibraryCallError, ShapeError
+from tilewright.base.errors import LibraryCallError, OptionError, ShapeError
 from tilewright.program import LibraryCall, Program, bind, flat, values_of, verify
 from tilewright.runtime.arrays import Array, ArrayContext
 from tilewright.runtime.segments import Kernels, NativeSegment, build_segments
@@ -130,8 +130,12 @@ class Executable:
     def measure(self, inputs: "Sequence[torch.Tensor]", runs: int = 20) -> Trace:
         """Return where the time of a run goes: the mean of some runs, after two that are not told.
 
-        Every run writes the Program's updates, as any run does.
+        Every run writes the Program's updates, as any run does.  Raises OptionError for no runs.
         """
+        if runs < 1:
+            raise OptionError(
+                "nothing is measured without runs", expected="1 run or more", found=f"runs={runs}"
+            )
         if self.program.sizes is not None:
             return self._for(inputs).measure(inputs, runs)
         from tilewright.runtime.tensors import TensorContext

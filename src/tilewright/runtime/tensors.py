@@ -220,12 +220,17 @@ class TensorContext:
                 slots[number] = tensor = allocate(shape, strides, dtype)
                 addresses[number] = tensor.data_ptr()
             if self.wide:
-                self.call.threads = thread_count()
+                self.call.threads = self._threads()
             for step in self.steps:
                 step()
             return tuple([slots[k] if lens is None else lens(slots[k]) for k, lens in self.results])
         finally:
             slots[:] = self.blank
+
+    def _threads(self) -> int:
+        """Return how many threads a run has; a clock counts no more than it was made for."""
+        count = thread_count()
+        return count if self.clock is None else min(count, self.clock.threads)
 
     def _move(self, where: list[int]) -> None:
         """Enter where the inputs are now."""

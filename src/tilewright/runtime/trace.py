@@ -36,7 +36,7 @@ class Timed:
 class Trace:
     """The steps of a Program in order, and what they took; every number a mean over the runs.
 
-    seconds: of a whole run, the median.
+    seconds: of a whole run.
     """
 
     rows: tuple[Timed, ...]
@@ -104,7 +104,7 @@ class Clock:
                 rows.append(Timed(item, seconds, seconds, 0.0))
             else:
                 rows += self._launches(*self._native[known], runs)
-        whole = statistics.median(self._runs) * NANO
+        whole = statistics.fmean(self._runs) * NANO
         return Trace(tuple(rows), whole, runs, self.threads)
 
     def _launches(self, stretch: Stretch, sums: "array.array[int]", runs: int) -> list[Timed]:
