@@ -80,3 +80,15 @@ def test_a_mistake_is_told(name: str, command: Command, golden: Golden) -> None:
     code, _, err = command("timetable", *REFUSED[name])
     assert code == 2
     golden(f"timetable_refuses_{name}.txt", err)
+
+
+def test_what_cannot_be_saved_is_said_and_leaves_nothing(tmp_path: Path) -> None:
+    from tilewright.base.errors import OptionError
+    from tilewright.cli.save import save_text
+
+    with pytest.raises(OptionError, match="the plan cannot be saved"):
+        save_text(tmp_path / "nowhere" / "plan", "text", "the plan")
+    save_text(tmp_path / "plan", "first", "the plan")
+    save_text(tmp_path / "plan", "second", "the plan")
+    assert [path.name for path in tmp_path.iterdir()] == ["plan"]
+    assert (tmp_path / "plan").read_text(encoding="utf-8") == "second"

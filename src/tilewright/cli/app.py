@@ -250,11 +250,13 @@ def plan(
 ) -> None:
     """Predict a training step on a machine that need not be there: seconds, bytes, days."""
     from tilewright.cli.planned import planned, show_plan
+    from tilewright.cli.save import save_text
 
     made = planned(model, machine, batch=batch, seq=seq, fix=fix, file=start, inputs=inputs or ())
+    if save is not None:
+        save_text(save, str(made), "the plan")
     show_plan(made, Console(highlight=False, soft_wrap=True, emoji=False), tokens)
     if save is not None:
-        save.write_text(str(made), encoding="utf-8")
         print(f"wrote {save}")
 
 
@@ -273,7 +275,7 @@ def timetable(
     in_flight: Annotated[int | None, typer.Option(help="Micro-batches (ampnet).", min=1)] = None,
     times: Annotated[
         str,
-        typer.Option(metavar="F=..,B=..,W=..,comm=..", help="Of a rank's share; a:b:c by rank."),
+        typer.Option(metavar="F=..,B=..,W=..,comm=..", help="Of a rank's share; 1:2:3 by rank."),
     ] = "",
     kept: Annotated[float, typer.Option(help="M_W/M_B: kept of activations until W.")] = 0.4,
     search: Annotated[bool, typer.Option("--search", help="Search for a cheaper one.")] = False,
@@ -306,9 +308,9 @@ def timetable(
     question = Question(name, read, sizes, parts, times, kept, width)
     hunt = hunt_for(search, cap=cap, barrier=barrier, prove=prove, trials=trials, seed=seed)
     made, before = asked_timetable(question, hunt, lambda text: print(text, file=sys.stderr))
-    print("\n".join([*before, *timetable_lines(question, made)]))
     if save is not None:
         save_timetable(save, made.timetable)
+    print("\n".join([*before, *timetable_lines(question, made)]))
     if draw is not None:
         from tilewright.report import plot_timetable
 

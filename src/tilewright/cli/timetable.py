@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tilewright.base.errors import OptionError
+from tilewright.cli.save import save_text
 from tilewright.parallel import (
     Bubble,
     Budget,
@@ -145,14 +146,7 @@ def timetable_lines(question: Question, simulation: Simulation) -> Iterator[str]
 
 def save_timetable(path: Path, table: Timetable) -> None:
     """Write the text of a timetable; OptionError if the file cannot be written."""
-    try:
-        path.write_text(show_timetable(table), encoding="utf-8")
-    except OSError as reason:
-        raise OptionError(
-            "the timetable cannot be saved",
-            expected="a file that can be written",
-            found=str(reason),
-        ) from None
+    save_text(path, show_timetable(table), "the timetable")
 
 
 def _table(question: Question) -> Timetable:

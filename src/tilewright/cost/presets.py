@@ -7,8 +7,8 @@ node), DGX H100 and HGX H200 (8 x 400 Gb/s), and of Amazon EC2 P3 (25 Gb/s).
 
 What no data sheet says is measured where it could be: latencies, shares and the price of a
 collective of V100 and A100 are those of NCCL's all-reduce among the 8 devices of a node (vTrain's
-tables; fewer A100s are as fast, but two V100s, which not all links join, reach a sixth of it);
-those of H100, H200 and of the links between nodes are taken over from A100.
+tables; two A100s are 15 % off, four V100s 37 %, and two V100s, which not all links join, reach a
+sixth of it); those of H100, H200 and of the links between nodes are taken over from A100.
 What products and memory reach, and what the host takes for operators, micro-batches, the loss and
 each two ranks, fits every third step of vTrain's single-node table on A100
 (`python -m bench.plan_accuracy --constants`); other devices take it over.  The slow-down of

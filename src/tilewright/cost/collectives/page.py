@@ -147,11 +147,13 @@ def _sent(program: MessageProgram, size: float) -> list[float]:
 def _network(machine: Machine, ranks: int, stride: int) -> Network:
     devices = range(0, ranks * stride, stride)
     if devices[-1] >= machine.devices:
+        node = machine.node_devices
+        enough = devices[-1] + 1 if devices[-1] < node else -(-(devices[-1] + 1) // node) * node
         raise OptionError(
             f"{machine.name} x {machine.devices} has too few devices",
             expected=f"{devices[-1] + 1} devices for {ranks} ranks",
             found=str(machine.devices),
-            mend=f"write the machine as '{machine.name} x {devices[-1] + 1}'",
+            mend=f"write the machine as '{machine.name} x {enough}'",
         )
     return network_of(machine, devices)
 
