@@ -20,6 +20,7 @@ from tilewright.cost import (
     parameters,
 )
 from tilewright.parallel import ParallelPlan, Prediction, make_plan, predict
+from tilewright.parallel.timetables import TIMETABLES, Kind
 
 GIB = 2**30
 PEAK = 1e12
@@ -42,6 +43,7 @@ def _priced(model: str, machine: Machine, batch: int, seq: int = 64, **fix: obje
 
 
 GPT = "gpt:layers=8,hidden=512,heads=8,vocab=1000,positions=64"
+DEEP = "gpt:layers=16,hidden=64,heads=8,vocab=1000,positions=64"
 HEADLESS = "gpt:layers=8,hidden=512,heads=8,vocab=1,positions=64"
 
 
@@ -187,6 +189,27 @@ def test_a_beginning_is_as_good_as_the_whole_step(
     assert whole.simulation.timetable.micro_batches == plan.micro_batches
     assert short.step_seconds == pytest.approx(whole.step_seconds, rel=2e-3)
     assert short.memory_bytes == whole.memory_bytes
+
+
+@pytest.mark.parametrize(
+    "kind", [kind for kind in TIMETABLES if not kind.asynchronous], ids=lambda kind: kind.name
+)
+@pytest.mark.parametrize(("pp", "batch"), [(2, 23), (4, 56), (4, 65), (8, 150)])
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_a_beginning_has_the_bytes_of_the_whole_step(
+    kind: Kind, pp: int, batch: int, recompute: str
+) -> None:
+    """Whatever the timetable: the first rounds say what is in flight when all have begun."""
+    chunks, machine, spec = 2 if kind.parts else 1, _ideal(pp), ModelSpec.parse(DEEP)
+    fix = {
+        "tp": 1, "pp": pp, "dp": 1, "micro_batch": 1, "timetable": kind.name, "chunks": chunks,
+        "recompute": recompute, "precision": "float16",
+    }  # fmt: skip
+    plan = make_plan(spec, machine, batch=batch, seq=64, fix=fix)
+    short, whole = (predict(plan, spec, machine, most_passes=most) for most in (1, 10**9))
+    assert short.simulation.timetable.micro_batches < whole.simulation.timetable.micro_batches
+    for one, other in zip(short.memory_bytes, whole.memory_bytes, strict=True):
+        assert one.total == pytest.approx(other.total, rel=1e-12)
 
 
 @given(

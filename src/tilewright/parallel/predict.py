@@ -84,13 +84,13 @@ def predict(
 def plan_timetable(plan: ParallelPlan, most_passes: int = MOST_PASSES) -> Timetable:
     """Return the timetable of a plan's step, or of its beginning where there are very many passes.
 
-    The beginning is two rounds of the pipeline or more, and as many micro-batches of the last,
+    The beginning is `Kind.rounds` of the pipeline or more, and as many micro-batches of the last,
     unfinished round as the whole has: what is left out is whole rounds of the steady state.
     """
     p, m = plan.pp, plan.micro_batches
     passes = 2 * p * m * plan.chunks
     if passes > most_passes:
-        fewest = max(most_passes // (2 * p * plan.chunks), 2 * p)
+        fewest = max(most_passes // (2 * p * plan.chunks), kind_named(plan.timetable).rounds * p)
         m = min(m, fewest - fewest % p + m % p)
     return _timetable(plan.timetable, p, m, plan.chunks)
 

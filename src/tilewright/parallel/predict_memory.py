@@ -24,7 +24,7 @@ from tilewright.cost import (
 from tilewright.parallel.plan import ParallelPlan
 from tilewright.parallel.predict_stage import WIDTHS
 from tilewright.parallel.prediction import MemoryBytes
-from tilewright.parallel.timetables import Timetable, peak_activations
+from tilewright.parallel.timetables import Timetable, kind_named, peak_activations
 
 # Of what a block keeps, its products' operands wait for the gradient of the weights: 32 of 34 s b h
 # (zero-bubble pipelines, arXiv 2401.10241).
@@ -34,8 +34,8 @@ KEPT = 32 / 34
 def memory_bytes(
     plan: ParallelPlan, spec: ModelSpec, timetable: Timetable
 ) -> tuple[MemoryBytes, ...]:
-    """Return the bytes on each pipeline rank.  timetable: of the whole step, or of its beginning
-    where that already reaches the peak."""
+    """Return the bytes on each pipeline rank.  timetable: of the whole step, or of a beginning of
+    `Kind.rounds` or more: it reaches the peak, or holds its share of all micro-batches."""
     counts = stage_parameters(spec, plan.stages, tensor=plan.tp, expert=plan.ep)
     activations = _activations(plan, spec, timetable)
     return tuple(
@@ -97,7 +97,11 @@ def _activations(plan: ParallelPlan, spec: ModelSpec, timetable: Timetable) -> t
     held[0] += mask
     kept[0] += mask
     slices = (1 / timetable.slices,) * timetable.slices
-    return peak_activations(timetable, held, kept, slices)
+    peaks = peak_activations(timetable, held, kept, slices)
+    if not kind_named(plan.timetable).fills:
+        return peaks
+    whole = plan.micro_batches / timetable.micro_batches
+    return tuple(peak * whole for peak in peaks)
 
 
 def _workspace(plan: ParallelPlan, spec: ModelSpec, *, last: bool) -> float:

@@ -38,7 +38,8 @@ class Kind:
 
     parts: what its third argument counts (chunks of a rank's model, token slices, micro-batches in
     flight); empty if it has none.  cap: what a search for one may hold, in multiples of the ranks;
-    0 where none is searched.  asynchronous: whether weights are updated without a flush.
+    0 where none is searched.  asynchronous: whether weights are updated without a flush.  fills:
+    whether all forwards of a step come first, so that it holds activations as it has micro-batches.
     """
 
     name: str
@@ -46,14 +47,21 @@ class Kind:
     parts: str = ""
     cap: int = 0
     asynchronous: bool = False
+    fills: bool = False
+
+    @property
+    def rounds(self) -> int:
+        """Of as many micro-batches as ranks, after which a step repeats: what a search may hold is
+        filled slowly, by the bubbles that it saves."""
+        return 4 * self.cap or 2
 
 
 TIMETABLES = (
-    Kind("gpipe", gpipe),
+    Kind("gpipe", gpipe, fills=True),
     Kind("1f1b", one_forward_one_backward),
     Kind("interleaved", interleaved, "chunks"),
-    Kind("breadth-first", breadth_first, "chunks"),
-    Kind("terapipe", terapipe, "slices"),
+    Kind("breadth-first", breadth_first, "chunks", fills=True),
+    Kind("terapipe", terapipe, "slices", fills=True),
     Kind("zb-h1", zero_bubble_h1),
     Kind("zb-h2", zero_bubble_h2),
     Kind("zb-1p", zero_bubble_1p, cap=1),
