@@ -135,6 +135,35 @@ def test_tensor_parallel_ranks_send_eight_b_s_h_a_layer(shared: bool) -> None:
     assert found.breakdown.tensor == pytest.approx(2 * elements / bandwidth, rel=1e-9)
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_what_is_computed_again_takes_no_longer_where_links_are_slow(shared: bool) -> None:
+    """Its collectives are collectives: 12 b s h (t - 1)/t elements a layer, where plain ones are 8;
+    the embedding's and the head's sums are not made again."""
+    t = 4
+    slow, fast = (
+        _priced(
+            GPT, _ideal(t, bandwidth=speed), 3, tp=t, sequence_parallel=shared, recompute="full"
+        ).breakdown
+        for speed in (1e9, 1e15)
+    )
+    assert slow.recompute == pytest.approx(fast.recompute, rel=1e-6)
+    assert slow.compute == pytest.approx(fast.compute, rel=1e-6)
+    elements = 3 * (8 * 12 + 2 * 2) * 64 * 512 * (t - 1) / t
+    assert slow.tensor == pytest.approx(2 * elements / 1e9, rel=1e-9)
+
+
+def test_no_part_is_negative_where_the_ends_send_more_than_the_layers() -> None:
+    found = make_plan(
+        "gpt:layers=12,hidden=1024,heads=16,vocab=50257,positions=1024",
+        "p3.16xlarge x 64", batch=32, seq=512,
+        fix={"tp": 4, "pp": 4, "cp": 2, "dp": 2, "zero": 0, "recompute": "full",
+             "attention": "fused", "overlap": "all", "micro_batch": 2, "sequence_parallel": False,
+             "precision": "float16", "order": ("pp", "dp", "cp", "tp")},
+    ).predicted  # fmt: skip
+    assert all(part >= 0 for _, part in found.breakdown.rows)
+    assert found.breakdown.recompute > 0
+
+
 def test_what_is_hidden_behind_computing_costs_its_slowdown() -> None:
     slow = 1.25
     plain = _priced(GPT, _ideal(4, bandwidth=1e14, slowdown=slow), 8, dp=4)

@@ -237,23 +237,17 @@ def _breakdown(
     parts = Seconds()
     for stage in timetable.stages_of(last):
         parts += stages[stage].times(_share(timetable, last, stage) * whole)
-    computing = parts.total - parts.recompute - parts.tensor + _recomputed_tensor(plan, parts)
     pipeline = _sent(timetable, times, last) * whole
     data, optimizer = once[last]
     return Breakdown(
-        compute=computing,
-        recompute=parts.recompute - _recomputed_tensor(plan, parts),
+        compute=parts.total - parts.recompute - parts.tensor + parts.resent,
+        recompute=parts.recompute - parts.resent,
         tensor=parts.tensor,
         pipeline=pipeline,
         bubble=max(0.0, ends[last] - parts.total - pipeline),
         data=data,
         optimizer=optimizer,
     )
-
-
-def _recomputed_tensor(plan: ParallelPlan, parts: Seconds) -> float:
-    """Collectives of a forward that is run again are counted as collectives: a third of all."""
-    return parts.tensor / 3 if plan.recompute == "full" else 0.0
 
 
 def _share(timetable: Timetable, rank: int, stage: int) -> float:

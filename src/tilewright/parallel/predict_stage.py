@@ -31,13 +31,14 @@ WIDTHS = {"bfloat16": 2, "float16": 2, "float32": 4}
 @dataclass(frozen=True, slots=True)
 class Seconds:
     """Seconds of a micro-batch, by pass.  recompute: part of input_grad.  tensor: collectives, part
-    of all three, in sum."""
+    of all three, in sum.  resent: collectives of what is computed again, part of both of these."""
 
     forward: float = 0.0
     input_grad: float = 0.0
     weight_grad: float = 0.0
     recompute: float = 0.0
     tensor: float = 0.0
+    resent: float = 0.0
 
     @property
     def total(self) -> float:
@@ -108,13 +109,15 @@ def block_seconds(
     sent, rounds = _collectives(spec, shape, where)
     full, again = plan.recompute == "full", _again(parts, plan.recompute)
     forward = _sum(reached, (part.forward for part in parts))
-    repeated = _sum(reached, again) + (sent if full else 0.0)
+    resent = sent if full else 0.0
+    repeated = _sum(reached, again) + resent
     device = Seconds(
         forward + sent,
         _sum(reached, (part.input_grad for part in parts)) + _backward(sent) + repeated,
         _sum(reached, (part.weight_grad for part in parts)),
         repeated,
-        sent + _backward(sent) + (sent if full else 0.0),
+        sent + _backward(sent) + resent,
+        resent,
     )
     operators = sum(load.operators for part in parts for load in _loads(part))
     operators += sum(load.operators for load in again)
@@ -238,4 +241,8 @@ def _stretched(device: Seconds, total: float) -> Seconds:
     """Return the same passes in `total` seconds.  The collectives take what they take: what is
     waited for is computing."""
     made = device.times(total / device.total)
-    return replace(made, tensor=min(device.tensor, made.tensor))
+    return replace(
+        made,
+        tensor=min(device.tensor, made.tensor),
+        resent=min(device.resent, made.resent),
+    )

@@ -19,10 +19,10 @@ class Breakdown:
     """Seconds of a step, on the pipeline rank that is busiest.
 
     compute: products, attention and what lies between them, with the host's waiting.  recompute:
-    forwards run again in the backward.  tensor: collectives inside layers (tensor, context and
-    expert parallelism).  data: gradients and weights among data-parallel ranks, as far as no
-    computing hides them.  pipeline: sending to the next stage, as far as it keeps a rank waiting.
-    bubble: waiting for other stages.  optimizer: the update.
+    forwards run again in the backward, their collectives left out.  tensor: collectives inside
+    layers (tensor, context and expert parallelism).  data: gradients and weights among
+    data-parallel ranks, as far as no computing hides them.  pipeline: sending to the next stage, as
+    far as it keeps a rank waiting.  bubble: waiting for other stages.  optimizer: the update.
     """
 
     compute: float
