@@ -331,6 +331,28 @@ def test_the_update_under_zero_takes_the_same_whoever_shares_the_experts(ep: int
     assert shared == pytest.approx(alone, rel=1e-9)
 
 
+@pytest.mark.parametrize(
+    "kind", [kind for kind in TIMETABLES if not kind.asynchronous], ids=lambda kind: kind.name
+)
+@pytest.mark.parametrize("pp", [2, 4])
+def test_a_tied_embedding_is_copied_and_summed_where_two_ranks_hold_its_ends(
+    kind: Kind, pp: int
+) -> None:
+    """Bytes of all ranks: 2 a parameter and model, and one matrix more where its ends are apart;
+    only then do they send it.  Chimera and DualPipe hold two models, whose gradients meet."""
+    bandwidth, chunks = 1e9, 2 if kind.parts else 1
+    spec, machine = ModelSpec.parse(DEEP), _ideal(pp, bandwidth=bandwidth)
+    found = _priced(DEEP, machine, 8, pp=pp, dp=1, timetable=kind.name, chunks=chunks, tied=True)
+    models = 2 if kind.name in ("chimera", "dualpipe") else 1
+    together = kind.name in ("zb-v", "v-half", "v-min", "dualpipe-v", "chimera", "dualpipe")
+    matrix = spec.vocab * spec.hidden
+    apart = 0 if together else matrix
+    held = sum(memory.weights for memory in found.memory_bytes)
+    assert held == 2 * (models * parameters(spec) + apart)
+    if models == 1:
+        assert found.breakdown.data == pytest.approx(2 * apart / bandwidth, rel=1e-9)
+
+
 def test_a_plan_that_does_not_fit_is_priced_and_flagged() -> None:
     fix = {"tp": 8, "pp": 1, "dp": 1, "micro_batch": 1, "recompute": "full"}
     found = make_plan("megatron-175b", "dgx-a100-80g x 8", batch=8, fix=fix).predicted

@@ -14,10 +14,8 @@ from functools import lru_cache
 from tilewright.cost import (
     Machine,
     ModelSpec,
-    expert_parameters,
     hardware_flops,
     model_flops,
-    stage_parameters,
 )
 from tilewright.parallel.plan import ParallelPlan
 from tilewright.parallel.predict_links import exposed, message_seconds, strides
@@ -27,6 +25,7 @@ from tilewright.parallel.predict_stage import (
     Axes,
     Seconds,
     axes,
+    held_parameters,
     stage_seconds,
     transfer_seconds,
     update_seconds,
@@ -140,22 +139,19 @@ def _once(
     stages: tuple[Seconds, ...],
 ) -> list[tuple[float, float]]:
     """Return for each pipeline rank the seconds of gradients and weights, and of the update."""
-    counts = stage_parameters(spec, plan.stages, tensor=plan.tp, expert=plan.ep)
-    expert = expert_parameters(spec, tensor=plan.tp, expert=plan.ep)
     tie = _tie_seconds(plan, spec, machine)
     holders = Counter(stage for rank in range(plan.pp) for stage in timetable.stages_of(rank))
     rows = []
     for rank in range(plan.pp):
         mine = timetable.stages_of(rank)
         layers = sum(plan.stages[stage] for stage in mine)
-        experts = layers * expert
-        count = sum(counts[stage] for stage in mine) - experts
+        count, experts = held_parameters(plan, spec, mine)
         sent = _data_seconds(plan, where, count, experts, max(1, layers))
-        twice = sum(counts[stage] for stage in mine if holders[stage] > 1)
-        sent += _replica_seconds(plan, machine, rank, twice)
+        twice = tuple(stage for stage in mine if holders[stage] > 1)
+        sent += _replica_seconds(plan, machine, rank, sum(held_parameters(plan, spec, twice)))
         hidden = _hiding(plan, [stages[stage] for stage in mine])
         data = exposed(sent, hidden, machine.constants.overlap_slowdown) if hidden else sent
-        ends = plan.pp > 1 and (0 in mine or len(plan.stages) - 1 in mine)
+        ends = (0 in mine) != (len(plan.stages) - 1 in mine)
         rows.append((data + (tie if ends else 0.0), update_seconds(plan, machine, count, experts)))
     return rows
 
@@ -196,8 +192,9 @@ def _replica_seconds(plan: ParallelPlan, machine: Machine, rank: int, count: int
 
 
 def _tie_seconds(plan: ParallelPlan, spec: ModelSpec, machine: Machine) -> float:
-    """The first and the last stage sum the gradients of a tied embedding."""
-    if not plan.tied or plan.pp == 1:
+    """Where different ranks have the first and the last stage, they sum the gradients of a tied
+    embedding."""
+    if not plan.tied:
         return 0.0
     last = strides(plan.degrees, plan.order)["pp"] * (plan.pp - 1)
     size = spec.hidden * spec.vocab / plan.tp * WIDTHS[plan.precision]

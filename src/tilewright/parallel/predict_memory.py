@@ -14,15 +14,13 @@ from tilewright.cost import (
     Split,
     State,
     embedding_activation_bytes,
-    expert_parameters,
     head_activation_bytes,
     layer_activation_bytes,
     layer_parameters,
-    stage_parameters,
     state_bytes,
 )
 from tilewright.parallel.plan import ParallelPlan
-from tilewright.parallel.predict_stage import WIDTHS
+from tilewright.parallel.predict_stage import WIDTHS, held_parameters
 from tilewright.parallel.prediction import MemoryBytes
 from tilewright.parallel.timetables import Timetable, kind_named, peak_activations
 
@@ -36,21 +34,19 @@ def memory_bytes(
 ) -> tuple[MemoryBytes, ...]:
     """Return the bytes on each pipeline rank.  timetable: of the whole step, or of a beginning of
     `Kind.rounds` or more: it reaches the peak, or holds its share of all micro-batches."""
-    counts = stage_parameters(spec, plan.stages, tensor=plan.tp, expert=plan.ep)
     activations = _activations(plan, spec, timetable)
     return tuple(
-        _rank(plan, spec, sum(counts[stage] for stage in stages), activations[rank], stages)
+        _rank(plan, spec, activations[rank], stages)
         for rank, stages in enumerate(map(timetable.stages_of, range(plan.pp)))
     )
 
 
 def _rank(
-    plan: ParallelPlan, spec: ModelSpec, count: int, activations: float, stages: tuple[int, ...]
+    plan: ParallelPlan, spec: ModelSpec, activations: float, stages: tuple[int, ...]
 ) -> MemoryBytes:
-    layers = sum(plan.stages[stage] for stage in stages)
-    experts = layers * expert_parameters(spec, tensor=plan.tp, expert=plan.ep)
+    count, experts = held_parameters(plan, spec, stages)
     sharers = plan.dp * plan.cp
-    state = _state(plan, count - experts, sharers)
+    state = _state(plan, count, sharers)
     shared = _state(plan, experts, sharers // plan.ep)  # by those that hold the same experts
     work = _workspace(plan, spec, last=len(plan.stages) - 1 in stages)
     return MemoryBytes(

@@ -11,7 +11,14 @@ import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from tilewright.cost import OPTIMIZERS, Machine, ModelSpec
+from tilewright.cost import (
+    OPTIMIZERS,
+    Machine,
+    ModelSpec,
+    expert_parameters,
+    head_parameters,
+    stage_parameters,
+)
 from tilewright.parallel.plan import ParallelPlan
 from tilewright.parallel.predict_block import (
     Load,
@@ -169,6 +176,23 @@ def transfer_seconds(
         else 0.0
         for one, two in itertools.pairwise(placement)
     )
+
+
+def held_parameters(
+    plan: ParallelPlan, spec: ModelSpec, stages: tuple[int, ...]
+) -> tuple[int, int]:
+    """Return the parameters of a rank with these stages: all but the experts', and the experts'.
+
+    A tied head is a copy of the embedding, but not where one rank has both.
+    """
+    counts = stage_parameters(spec, plan.stages, tensor=plan.tp, expert=plan.ep)
+    layers = sum(plan.stages[stage] for stage in stages)
+    experts = layers * expert_parameters(spec, tensor=plan.tp, expert=plan.ep)
+    count = sum(counts[stage] for stage in stages) - experts
+    last = len(plan.stages) - 1
+    if spec.tied and last > 0 and {0, last} <= set(stages):
+        count -= head_parameters(spec, tensor=plan.tp)
+    return count, experts
 
 
 def update_seconds(plan: ParallelPlan, machine: Machine, count: int, experts: int = 0) -> float:
