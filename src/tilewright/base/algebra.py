@@ -139,11 +139,8 @@ def coarse(condition: Call, extents: Extents) -> Call:
     strict = condition.fn in ("gt", "le")  # d > 0 is d - 1 >= 0
     fn = "lt" if condition.fn in ("lt", "le") else "ge"
     for factor in sorted({abs(factor) for factor in terms.values()}, reverse=True):
-        high = {atom: n // factor for atom, n in terms.items() if n % factor == 0}
-        low = {atom: n for atom, n in terms.items() if n % factor}
-        quotient, left = divmod(constant - strict, factor)
-        limits = bounds(from_affine(left, low), extents)
-        if limits is not None and least_of(limits[0]) >= 0 and least_of(factor - limits[1]) > 0:
+        if (parted := _parted((constant - strict, terms), factor, extents)) is not None:
+            quotient, high = parted[0]
             return Call(fn, (from_affine(0, high), Const(-quotient)))
     return condition
 
@@ -223,19 +220,26 @@ def _digits(rest: Affine, q: int, extents: Extents) -> tuple[int, Affine, Affine
 
     Returns c, a and r for the greatest such c.
     """
-    constant, terms = rest
+    _, terms = rest
     divisors = {common_divisor(factor, q) for factor in terms.values()}
     for c in sorted(divisors, key=nominal, reverse=True):
         if not 1 < c < q:
             continue
-        high = {atom: factor // c for atom, factor in terms.items() if divides(c, factor)}
-        low = {atom: factor for atom, factor in terms.items() if atom not in high}
-        quotient, left = divide(constant, c)
-        r = (left, low)
-        limits = bounds(from_affine(*r), extents)
-        if limits is not None and least_of(limits[0]) >= 0 and least_of(c - limits[1]) > 0:
-            return c, (quotient, high), r
+        if (parted := _parted(rest, c, extents)) is not None:
+            return c, *parted
     return None
+
+
+def _parted(whole: Affine, c: int, extents: Extents) -> tuple[Affine, Affine] | None:
+    """Part a sum in c * a + r with 0 <= r < c; return a and r."""
+    constant, terms = whole
+    high = {atom: factor // c for atom, factor in terms.items() if divides(c, factor)}
+    low = {atom: factor for atom, factor in terms.items() if atom not in high}
+    quotient, left = divide(constant, c)
+    limits = bounds(from_affine(left, low), extents)
+    if limits is None or least_of(limits[0]) < 0 or least_of(c - limits[1]) <= 0:
+        return None
+    return (quotient, high), (left, low)
 
 
 def _common_divisor(rest: Affine, q: int) -> int:

@@ -26,7 +26,7 @@ from tilewright.kernels import (
     emit_winograd_weights,
     winograd_text,
 )
-from tilewright.program import KernelSource, Launch, View
+from tilewright.program import View
 
 if TYPE_CHECKING:
     from tilewright.compiler.assemble import Assembly
@@ -44,13 +44,11 @@ def is_winograd(c: Convolution, dtype: DType) -> bool:
         return False
     if c.groups != 1 or {*c.stride, *c.dilation} != {1} or c.shapes[1][2:] != (TAPS, TAPS):
         return False
-    made = c.shapes[2] if c.kind == "forward" else c.shapes[0]
-    return _pays(made[0], c.shapes[1][0], c.shapes[1][1], made[2:], c.kind == "input")
+    read, made = (c.shapes[0], c.shapes[2])[:: 1 if c.kind == "forward" else -1]
+    return _pays(made[0], made[1], read[1], made[2:])
 
 
-def _pays(images: int, outputs: int, inputs: int, size: tuple[int, ...], turned: bool) -> bool:
-    if turned:
-        outputs, inputs = inputs, outputs
+def _pays(images: int, outputs: int, inputs: int, size: tuple[int, ...]) -> bool:
     if any(type(n) is not int for n in (images, outputs, inputs, *size)):
         return False
     few = min(outputs, inputs) < FEWEST_CHANNELS or images * prod(size) // 4 < FEWEST_SQUARES
@@ -108,7 +106,7 @@ def _place(
     images = [loop for loop in rows if loop not in (h, w)]
     sizes = fixed(h.extent), fixed(w.extent)
     count = fixed(images[0].extent) if images else 1
-    if len(images) > 1 or not _pays(count, fixed(o.extent), fixed(c.extent), sizes, False):
+    if len(images) > 1 or not _pays(count, fixed(o.extent), fixed(c.extent), sizes):
         return False
     x, k = operands
     start, taps = x.view.offset, k.view.offset
@@ -141,12 +139,8 @@ def _launch(
 ) -> None:
     u = assembly.scratch(f"{node.output.name}_kernels", TensorType(one.transformed, one.dtype))
     weights, main = emit_winograd_weights(one), emit_winograd(one)
-    texts = ((kernel.name, kernel.text) for kernel in (weights, main))
-    for name, text in (winograd_text(one.dtype), *texts):
-        assembly.kernels.setdefault(name, KernelSource(name, text))
-    first = Launch(weights.name, (kernel,), (u,), weights.parts, node.origin, weights.flops)
-    inputs, outputs = (image, u, kernel), (output,)
-    second = Launch(main.name, inputs, outputs, main.parts, node.origin, main.flops)
-    assembly.steps += [first, second]
+    functions = winograd_text(one.dtype)
+    assembly.call(weights, functions, (kernel,), (u,), node.origin)
+    assembly.call(main, functions, (image, u, kernel), (output,), node.origin)
     reason = f"{main.recipe}: {main.name}"
     assembly.decide(node, "kernel", reason, weights.flops + main.flops, main.bytes)

@@ -10,47 +10,21 @@
    it lies as they read it: so strides are of any kind.  Blocks that lie wholly above the diagonal
    are not visited. */
 
-/* A product and the sum that it goes into are rounded once. */
-#if defined(__clang__)
-#pragma clang fp contract(fast)
-#else
-#pragma GCC optimize("fp-contract=fast")
-#endif
-
-typedef ELEMENT T;
-
-#if defined(__AVX512F__)
-#define VECTOR 64
-#define ROWS 14
-#elif defined(__AVX__)
-#define VECTOR 32
-#define ROWS 6
-#else
-#define VECTOR 16
-#define ROWS 4
-#endif
-#define WIDE 2
-#define LANES ((long)(VECTOR / BYTES))
-#define PANEL (WIDE * LANES)
 #define BLOCK 128                                 /* keys of a block, at most; backward, queries */
 #define QUERIES 256                               /* queries of a block, forward */
 #define WIDTH ((long)(1024 / BYTES))          /* of a head, at most */
 #define HELD (BLOCK / 2 * WIDTH)                  /* elements of a block, at most */
 #define STEP (BLOCK + LANES)                      /* from row to row of a block of scores */
 
-typedef T V __attribute__((vector_size(VECTOR), aligned(sizeof(T)), may_alias));
 typedef INTEGER I __attribute__((vector_size(VECTOR)));
 typedef unsigned INTEGER U __attribute__((vector_size(VECTOR)));
-#define inlined static inline __attribute__((always_inline))
 #if defined(__clang__)
 #define apart __attribute__((noinline))
 #else
 #define apart __attribute__((noinline, noclone))
 #endif
-#define unrolled _Pragma("GCC unroll 16")
 #define INFINITE ((T)__builtin_inf())
 
-inlined long least(long a, long b) { return a < b ? a : b; }
 inlined long most(long a, long b) { return a > b ? a : b; }
 inlined V all(T x) { return x - (V){}; }          /* x in all lanes; x - 0 is x, -0 too */
 inlined V load(const T *x) { return *(const V *)x; }

@@ -17,7 +17,8 @@ from pathlib import Path
 
 from tilewright.base.dtypes import F32, F64, DType
 from tilewright.kernels.body import volume
-from tilewright.kernels.emit import PARTS, Emitted
+from tilewright.kernels.contraction import vectors_text
+from tilewright.kernels.emit import PARTS, Emitted, named
 from tilewright.kernels.support import print_support
 
 DTYPES = (F32, F64)
@@ -90,7 +91,7 @@ def is_narrow(dtype: DType, width: int) -> bool:
 @functools.cache
 def attention_source(dtype: DType, *, backward: bool) -> tuple[str, str]:
     """Return the name and the text of the C function for blocks of an element type."""
-    text = _TEXT.read_text(encoding="utf-8")
+    text = vectors_text() + _TEXT.read_text(encoding="utf-8")
     single = dtype == F32
     logarithm = print_support(["log_f32"] if single else ["log"])
     kind = "gradient" if backward else "forward"
@@ -210,14 +211,10 @@ def _emit(
         "    return 0;",
         "}",
     ]
-    text = "\n".join(lines) + "\n"
-    name = "k_" + hashlib.sha256(text.encode()).hexdigest()[:16]
     flops = attention.flops(backward=backward)
     parts = max(1, min(PARTS, units, flops // PART_FLOPS))
     reason = f"attention: {described(attention, backward=backward)}, {units} units"
-    return Emitted(
-        name, text.replace("KERNEL", name), parts, flops, _bytes(attention, backward), reason
-    )
+    return named(lines, parts, flops, _bytes(attention, backward), reason)
 
 
 def _written(names: tuple[str, ...]) -> tuple[str, ...]:

@@ -9,31 +9,6 @@
    Operands that memory does not hold as the tile reads them are packed first, on the stack: a
    megabyte of it. */
 
-/* A product and the sum that it goes into are rounded once. */
-#if defined(__clang__)
-#pragma clang fp contract(fast)
-#else
-#pragma GCC optimize("fp-contract=fast")
-#endif
-
-typedef ELEMENT T;
-
-/* ROWS * WIDE sums, WIDE vectors of b and one of a fill the vector registers. */
-#if defined(__AVX512F__)
-#define VECTOR 64
-#define ROWS 14
-#define WIDE 2
-#elif defined(__AVX__)
-#define VECTOR 32
-#define ROWS 6
-#define WIDE 2
-#else
-#define VECTOR 16
-#define ROWS 4
-#define WIDE 2
-#endif
-#define LANES ((long)(VECTOR / sizeof(T)))
-#define PANEL (WIDE * LANES)    /* columns of a tile */
 #define COLUMNS (24 * PANEL)    /* columns of b that are packed at a time, at most */
 #define GROUP 8                 /* tiles of rows of a that are packed at a time */
 #define DEPTH 256
@@ -41,16 +16,6 @@ typedef ELEMENT T;
 #define CHUNK 32                /* steps that tiles of a are packed for in turn if they share lines */
 #define FAR 512                 /* rows further apart fall on the same sets of the first cache */
 #define LOOPS 16                /* of rows, columns or terms, at most */
-
-typedef T V __attribute__((vector_size(VECTOR), aligned(sizeof(T)), may_alias));
-#define inlined static inline __attribute__((always_inline))
-#ifdef __SANITIZE_ADDRESS__
-#define unrolled                /* sums are not in registers then, whatever is unrolled */
-#else
-#define unrolled _Pragma("GCC unroll 16")
-#endif
-
-inlined long least(long a, long b) { return a < b ? a : b; }
 
 /* One tile; rows and wide are known where it is called.  cj: from a vector of c to the next. */
 inlined void tile(const int rows, const int wide, long depth, const T *a, long ai, long at,

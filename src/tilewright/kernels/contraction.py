@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tilewright.base.dtypes import F32, F64, DType
 from tilewright.kernels.body import volume
-from tilewright.kernels.emit import PARTS, Emitted
+from tilewright.kernels.emit import PARTS, Emitted, named
 
 DTYPES = (F32, F64)
 SLICE = 32  # columns of a block come in multiples of it: of a tile's width on any machine
@@ -29,6 +29,7 @@ PACKING = 32  # products and sums that take as long as packing an element
 LOOPS = 16  # that rows, columns or terms run through, at most
 PART_FLOPS = 250_000  # below, a part is not worth a thread's attention
 _TEXT = Path(__file__).with_suffix(".c")
+_VECTORS = _TEXT.with_name("vectors.c")
 
 
 Batch = tuple[tuple[int, int, int, int], ...]
@@ -80,8 +81,7 @@ def merged(role: Role) -> Role:
 @functools.cache
 def tiles(dtype: DType) -> tuple[str, str]:
     """Return the name and the text of the C function that multiplies blocks of an element type."""
-    text = _TEXT.read_text(encoding="utf-8")
-    name = f"contract_{dtype.name}_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    name = f"contract_{dtype.name}_{hashlib.sha256(_source().encode()).hexdigest()[:16]}"
     return name, contraction_text(dtype, name)
 
 
@@ -89,7 +89,16 @@ def contraction_text(dtype: DType, name: str) -> str:
     """Return `contraction.c` for an element type; its function has this name."""
     given = {"ELEMENT": dtype.c, "NAME": name, "SINGLE": str(int(dtype == F32))}
     lines = [f"#define {macro} {meaning}" for macro, meaning in given.items()]
-    return "\n".join((*lines, _TEXT.read_text(encoding="utf-8")))
+    return "\n".join((*lines, _source()))
+
+
+def _source() -> str:
+    return vectors_text() + _TEXT.read_text(encoding="utf-8")
+
+
+def vectors_text() -> str:
+    """Return what stands before the C of all that computes in tiles of vectors."""
+    return _VECTORS.read_text(encoding="utf-8")
 
 
 def emit_product(product: Product) -> Emitted:
@@ -120,13 +129,9 @@ def emit_product(product: Product) -> Emitted:
         "    return 0;",
         "}",
     ]
-    text = "\n".join(lines) + "\n"
-    name = "k_" + hashlib.sha256(text.encode()).hexdigest()[:16]
     parts = max(1, min(PARTS, units, product.flops // PART_FLOPS))
     reason = f"contraction: {_described(product)}, {units} block{'s' * (units > 1)}"
-    return Emitted(
-        name, text.replace("KERNEL", name), parts, product.flops, _bytes(product), reason
-    )
+    return named(lines, parts, product.flops, _bytes(product), reason)
 
 
 def _block(product: Product, down: int, across: int, function: str) -> list[str]:
@@ -134,11 +139,7 @@ def _block(product: Product, down: int, across: int, function: str) -> list[str]
     rows, columns = count(product.rows), count(product.columns)
     panels = -(-columns // SLICE)
     lines = [
-        f"const long r = u / {across} % {down}, s = u % {across};",
-        f"const long wide = {across} - s < last - u ? {across} - s : last - u;",
-        f"const long below = {down} - r, full = (last - u) / {across};",
-        "const long most = full < below ? full : below;",
-        f"const long high = wide < {across} ? 1 : most;",
+        *together(down, across),
         f"const long right = {panels} * (s + wide) / {across} * {SLICE};",
     ]
     lines += [f"long batch = u / {down * across};"] if product.batch else []
@@ -155,6 +156,18 @@ def _block(product: Product, down: int, across: int, function: str) -> list[str]
         *(f"    {start}," for start in starts),
         f"    {product.scale!r});",
         "u += wide * high;",
+    ]
+
+
+def together(down: int, across: int) -> list[str]:
+    """Return the lines that say which block u is, at row r and column s of `down` rows of `across`,
+    and how many of those before `last` make one with it: `high` rows of `wide`."""
+    return [
+        f"const long r = u / {across} % {down}, s = u % {across};",
+        f"const long wide = {across} - s < last - u ? {across} - s : last - u;",
+        f"const long below = {down} - r, full = (last - u) / {across};",
+        "const long most = full < below ? full : below;",
+        f"const long high = wide < {across} ? 1 : most;",
     ]
 
 

@@ -10,7 +10,7 @@ This module does not know a compiler or how kernels are called; `FLAGS` says wha
 import functools
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tilewright.base.expr import Call, Const, Expr, Read, walk
@@ -222,10 +222,18 @@ def finish(body: Body, printer: Printer, root: Scope, parts: int, recipe: str) -
     lines.append(f"    return {'bad' if printer.can_fail else '0'};")
     lines.append("}")
     helpers = [text for name, text in SIZE_FUNCTIONS.items() if sizes and name in read]
-    text = "\n".join((*filter(None, (print_support(printer.used),)), *helpers, *lines)) + "\n"
+    above = (*filter(None, (print_support(printer.used),)), *helpers)
+    work = flops_of(body), bytes_of(body)
+    return named((*above, *lines), parts, *work, recipe, sizes=bool(sizes))
+
+
+def named(
+    lines: Sequence[str], parts: int, flops: int, bytes: int, recipe: str, *, sizes: bool = False
+) -> Emitted:
+    """Return a kernel whose lines call it KERNEL, under the name that its text gives it."""
+    text = "\n".join(lines) + "\n"
     name = "k_" + hashlib.sha256(text.encode()).hexdigest()[:16]
-    text = text.replace(_NAME, name)
-    return Emitted(name, text, parts, flops_of(body), bytes_of(body), recipe, bool(sizes))
+    return Emitted(name, text.replace(_NAME, name), parts, flops, bytes, recipe, sizes)
 
 
 def _sizes_of(body: Body) -> tuple[str, ...]:

@@ -76,9 +76,9 @@ static int together(const T *m, T out[4][SQUARES]) {
   for (long s = 0; s < SQUARES; s++) {
     T t[8];
     for (long b = 0; b < 4; b++) {
-      const T *at = m + b * ROWS * SQUARES + s, step = 0;
+      const T *at = m + b * ROWS * SQUARES + s;
       const long a = 4 * ROWS * SQUARES;
-      t[b] = at[0] + at[a] + at[2 * a] + step;
+      t[b] = at[0] + at[a] + at[2 * a];
       t[4 + b] = at[a] - at[2 * a] - at[3 * a];
     }
     for (long p = 0; p < 2; p++) {

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tilewright.base.dtypes import F32, DType
-from tilewright.kernels.contraction import SLICE, contraction_text
-from tilewright.kernels.emit import PARTS, Emitted
+from tilewright.kernels.contraction import SLICE, contraction_text, together
+from tilewright.kernels.emit import PARTS, Emitted, named
 
 WINOGRAD_DTYPES = (F32,)
 MARGIN = 16  # elements between rows of transformed kernels, which would else fall on the same sets
@@ -80,7 +80,7 @@ def emit_winograd_weights(one: Winograd) -> Emitted:
     ]
     work = one.outputs * one.inputs
     parts = max(1, min(one.outputs, PARTS, work // 4096))
-    return _emitted(lines, parts, 36 * work, 25 * work * one.dtype.bytes, "kernels transformed")
+    return named(lines, parts, 36 * work, 25 * work * one.dtype.bytes, "kernels transformed")
 
 
 def emit_winograd(one: Winograd) -> Emitted:
@@ -104,12 +104,10 @@ def emit_winograd(one: Winograd) -> Emitted:
         f"    const {c} *const image = (const {c} *)p[0], *const kernels = (const {c} *)p[2];",
         f"    const long last = {down * across} * end / parts;",
         f"    for (long u = {down * across} * part / parts; u < last;) {{",
-        f"        const long r = u / {across}, s = u % {across};",
-        f"        const long wide = {across} - s < last - u ? {across} - s : last - u;",
-        f"        const long high = wide < {across} ? 1 : (last - u) / {across};",
-        f"        const long below = {panels} * (r + high) / {down} * {SLICE};",
+        *(f"        {line}" for line in together(down, across)),
+        f"        const long behind = {panels} * (r + high) / {down} * {SLICE};",
         f"        {name}(&extents, {panels} * r / {down} * {SLICE},",
-        f"            below < {one.squares} ? below : {one.squares},",
+        f"            behind < {one.squares} ? behind : {one.squares},",
         f"            {one.outputs} * s / {across}, {one.outputs} * (s + wide) / {across},",
         f"            image, x, (const {c} *)p[1], kernels, k, ({c} *)p[3], y);",
         "        u += wide * high;",
@@ -120,7 +118,7 @@ def emit_winograd(one: Winograd) -> Emitted:
     flops = 32 * one.squares * one.outputs * one.inputs
     moved = 4 * one.squares * (one.inputs + one.outputs) + 16 * one.outputs * one.inputs
     reason = f"convolution by Winograd's F(2x2, 3x3), {shape}"
-    return _emitted(lines, down * across, flops, moved * one.dtype.bytes, reason)
+    return named(lines, down * across, flops, moved * one.dtype.bytes, reason)
 
 
 def _cut(one: Winograd) -> tuple[int, int]:
@@ -129,12 +127,6 @@ def _cut(one: Winograd) -> tuple[int, int]:
     down = min(2 * FEWEST, panels)
     across = 1 if down >= FEWEST else min(-(-FEWEST // down), max(1, one.outputs // SLICE))
     return down, across
-
-
-def _emitted(lines: list[str], parts: int, flops: int, moved: int, reason: str) -> Emitted:
-    text = "\n".join(lines) + "\n"
-    name = "k_" + hashlib.sha256(text.encode()).hexdigest()[:16]
-    return Emitted(name, text.replace("KERNEL", name), parts, flops, moved, reason)
 
 
 def _listed(numbers: tuple[int, ...]) -> str:

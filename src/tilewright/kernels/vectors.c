@@ -1,0 +1,36 @@
+/* Vectors as wide as the processor has them, and the tile of sums that its registers hold.  This
+   stands before the text of whatever computes with such tiles. */
+
+/* A product and the sum that it goes into are rounded once. */
+#if defined(__clang__)
+#pragma clang fp contract(fast)
+#else
+#pragma GCC optimize("fp-contract=fast")
+#endif
+
+typedef ELEMENT T;
+
+/* ROWS * WIDE sums, WIDE vectors of b and one of a fill the vector registers. */
+#if defined(__AVX512F__)
+#define VECTOR 64
+#define ROWS 14
+#elif defined(__AVX__)
+#define VECTOR 32
+#define ROWS 6
+#else
+#define VECTOR 16
+#define ROWS 4
+#endif
+#define WIDE 2
+#define LANES ((long)(VECTOR / sizeof(T)))
+#define PANEL (WIDE * LANES)    /* columns of a tile */
+
+typedef T V __attribute__((vector_size(VECTOR), aligned(sizeof(T)), may_alias));
+#define inlined static inline __attribute__((always_inline))
+#ifdef __SANITIZE_ADDRESS__
+#define unrolled                /* sums are not in registers then, whatever is unrolled */
+#else
+#define unrolled _Pragma("GCC unroll 16")
+#endif
+
+inlined long least(long a, long b) { return a < b ? a : b; }
