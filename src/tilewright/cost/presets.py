@@ -16,6 +16,11 @@ computing beside sending is Galvatron's (1.1256).
 This module does not know what a machine is.
 """
 
+FITTED = """constants: gemm_fraction 0.78, memory_fraction 0.8, product_seconds 40us,
+  operator_seconds 62us, micro_batch_seconds 430us, loss_seconds 2.5ms, collective_seconds {},
+  straggler_seconds 3.7us, overlap_slowdown 1.13
+"""
+
 NODES: tuple[tuple[str, str], ...] = (
     (
         "p3.16xlarge",
@@ -25,10 +30,7 @@ device v100-sxm2-16g: memory 16GiB, bandwidth 900GB/s, launch 5us, float16 125TF
   float32 15.7TFLOP/s, float64 7.8TFLOP/s
 link nvlink: groups 8, latency 4.3us, bandwidth 150GB/s, share 0.91
 link ethernet: latency 20us, bandwidth 390.625MB/s, share 0.9
-constants: gemm_fraction 0.78, memory_fraction 0.8, product_seconds 40us,
-  operator_seconds 62us, micro_batch_seconds 430us, loss_seconds 2.5ms, collective_seconds 15us,
-  straggler_seconds 3.7us, overlap_slowdown 1.13
-""",
+""" + FITTED.format("15us"),
     ),
     (
         "dgx-a100-40g",
@@ -38,10 +40,7 @@ device a100-sxm-40g: memory 40GiB, bandwidth 1.555TB/s, launch 5us, bfloat16 312
   float16 312TFLOP/s, float32 19.5TFLOP/s, float64 19.5TFLOP/s
 link nvlink: groups 8, latency 2.7us, bandwidth 300GB/s, share 0.76
 link infiniband: latency 5us, bandwidth 25GB/s, share 0.9
-constants: gemm_fraction 0.78, memory_fraction 0.8, product_seconds 40us,
-  operator_seconds 62us, micro_batch_seconds 430us, loss_seconds 2.5ms, collective_seconds 40us,
-  straggler_seconds 3.7us, overlap_slowdown 1.13
-""",
+""" + FITTED.format("40us"),
     ),
     (
         "dgx-a100-80g",
@@ -51,10 +50,7 @@ device a100-sxm-80g: memory 80GiB, bandwidth 2.039TB/s, launch 5us, bfloat16 312
   float16 312TFLOP/s, float32 19.5TFLOP/s, float64 19.5TFLOP/s
 link nvlink: groups 8, latency 2.7us, bandwidth 300GB/s, share 0.76
 link infiniband: latency 5us, bandwidth 25GB/s, share 0.9
-constants: gemm_fraction 0.78, memory_fraction 0.8, product_seconds 40us,
-  operator_seconds 62us, micro_batch_seconds 430us, loss_seconds 2.5ms, collective_seconds 40us,
-  straggler_seconds 3.7us, overlap_slowdown 1.13
-""",
+""" + FITTED.format("40us"),
     ),
     (
         "dgx-h100",
@@ -64,10 +60,7 @@ device h100-sxm-80g: memory 80GiB, bandwidth 3.35TB/s, launch 5us, float8 1.979P
   bfloat16 989.4TFLOP/s, float16 989.4TFLOP/s, float32 66.9TFLOP/s, float64 66.9TFLOP/s
 link nvlink: groups 8, latency 2.7us, bandwidth 450GB/s, share 0.76
 link infiniband: latency 5us, bandwidth 50GB/s, share 0.9
-constants: gemm_fraction 0.78, memory_fraction 0.8, product_seconds 40us,
-  operator_seconds 62us, micro_batch_seconds 430us, loss_seconds 2.5ms, collective_seconds 40us,
-  straggler_seconds 3.7us, overlap_slowdown 1.13
-""",
+""" + FITTED.format("40us"),
     ),
     (
         "hgx-h200",
@@ -77,10 +70,7 @@ device h200-sxm-141g: memory 141GB, bandwidth 4.8TB/s, launch 5us, float8 1.979P
   bfloat16 989.4TFLOP/s, float16 989.4TFLOP/s, float32 66.9TFLOP/s, float64 66.9TFLOP/s
 link nvlink: groups 8, latency 2.7us, bandwidth 450GB/s, share 0.76
 link infiniband: latency 5us, bandwidth 50GB/s, share 0.9
-constants: gemm_fraction 0.78, memory_fraction 0.8, product_seconds 40us,
-  operator_seconds 62us, micro_batch_seconds 430us, loss_seconds 2.5ms, collective_seconds 40us,
-  straggler_seconds 3.7us, overlap_slowdown 1.13
-""",
+""" + FITTED.format("40us"),
     ),
     (
         "host-2core",
