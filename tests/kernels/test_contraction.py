@@ -17,8 +17,8 @@ from tests.standalone import Done, Operand, run_standalone, write_kernels
 from tests.sweep import few
 
 from tilewright.base.dtypes import F32, F64, DType
-from tilewright.kernels import Product, Role, emit_product, merged, tiles
-from tilewright.kernels.contraction import count
+from tilewright.kernels import Emitted, Product, Role, Tiling, emit_product, merged, tiles
+from tilewright.kernels.contraction import LIMITS, count
 from tilewright.program import KernelSource
 from tilewright.runtime import NATIVE
 from tilewright.runtime.standalone import UNTOUCHED
@@ -54,6 +54,21 @@ def products() -> list[Product]:
     made.append(sliced(made[-1]))
     made += [looped(source) for _ in range(60)]
     return made
+
+
+def emitted(one: Product) -> Emitted:
+    """Return a product's kernel: of every second one of random shape with knobs at random."""
+    return emit_product(one, tilings().get(one, Tiling()))
+
+
+@functools.cache
+def tilings() -> dict[Product, Tiling]:
+    source = random.Random(1)
+    knobs = {name: (1, 2, 3, most // 3, most) for name, most in LIMITS}
+    return {
+        one: Tiling(**{name: source.choice(values) for name, values in knobs.items()})
+        for one in (*products()[:85:2], *products()[-60::2])
+    }
 
 
 def product(
@@ -121,7 +136,7 @@ def library(request: pytest.FixtureRequest) -> ctypes.CDLL:
     visible = tuple("-fvisibility=default" if "visibility" in f else f for f in found.flags)
     toolchain: Toolchain = replace(found, flags=visible)
     texts = dict(tiles(dtype) for dtype in (F32, F64))
-    kernels = {made.name: made.text for made in map(emit_product, products())}
+    kernels = {made.name: made.text for made in map(emitted, products())}
     made = build(toolchain, {**texts, "products": "\n".join(kernels.values())})
     made.target = request.param  # type: ignore[attr-defined]
     return made
@@ -138,7 +153,7 @@ def run(
     starts = [
         array[first(*lies) :].ctypes.data for array, lies in zip(memory, operands(one), strict=True)
     ]
-    made = emit_product(one)
+    made = emitted(one)
     function = library[made.name]
     function.argtypes = (ctypes.c_void_p, *(ctypes.c_long,) * 3)
     parts = range(made.parts) if parts is None else parts
@@ -251,7 +266,7 @@ def test_products_pass_the_sanitizers(library: ctypes.CDLL, tmp_path: Path) -> N
             Operand(x, *lies, first(*lies))
             for x, lies in zip((a, b, c), operands(one), strict=True)
         ]
-        done.append(Done(emit_product(one), places[:2], places[2:]))
+        done.append(Done(emitted(one), places[:2], places[2:]))
     more = [KernelSource(*tiles(dtype)) for dtype in (F32, F64)]
     write_kernels(done, tmp_path, more, library.target)
     assert run_standalone(tmp_path, "sanitize") == ""
@@ -288,6 +303,12 @@ def test_large_products_are_cut_for_many_threads_and_small_ones_are_not() -> Non
     assert emit_product(product((), 1024, 1024, 1024)).parts >= 16
     assert emit_product(product((), 8, 1024, 256)).parts >= 4
     assert emit_product(product((64,), 32, 32, 64)).parts >= 8
+
+
+def test_a_product_is_cut_into_as_many_blocks_as_its_knob_says() -> None:
+    one = product((), 512, 512, 512)
+    few, many = (emit_product(one, Tiling(blocks=blocks)) for blocks in (1, 64))
+    assert few.parts < emit_product(one).parts < many.parts
 
 
 def test_an_operand_may_lie_in_slices_of_columns(library: ctypes.CDLL) -> None:

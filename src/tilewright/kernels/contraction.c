@@ -7,12 +7,13 @@
    matrix multiplication, 2008).  The sum over t goes in steps of DEPTH, so that a panel of b stays
    in the first cache; in each element the order of the terms is that of t, whatever the tiles.
    Operands that memory does not hold as the tile reads them are packed first, on the stack: a
-   megabyte of it. */
+   megabyte of b and a quarter of a. */
 
-#define COLUMNS (24 * PANEL)    /* columns of b that are packed at a time, at most */
-#define GROUP 8                 /* tiles of rows of a that are packed at a time */
-#define DEPTH 256
-#define HEAP (ROWS * DEPTH + LANES)  /* a packed tile of a, and what its last vector overwrites */
+#define DEPTH 512               /* at most, as what follows; a product says what it takes */
+#define COLUMNS (24 * PANEL)    /* of b that are packed at a time */
+#define GROUP 16                /* tiles of rows of a that are packed at a time */
+#define PACKED_B ((1 << 20) / (long)sizeof(T))
+#define PACKED_A ((1 << 18) / (long)sizeof(T))
 #define CHUNK 32                /* steps that tiles of a are packed for in turn if they share lines */
 #define FAR 512                 /* rows further apart fall on the same sets of the first cache */
 #define LOOPS 16                /* of rows, columns or terms, at most */
@@ -174,26 +175,33 @@ static void pack(long depth, long n, const T *x, const int *xt, const int *xj, T
 }
 
 /* Rows from top to bottom, columns from left to right of a product whose loops are `down`, `across`
-   and, of the terms, `along`; their strides are those in (a, c), (b, c) and (a, b). */
+   and, of the terms, `along`; their strides are those in (a, c), (b, c) and (a, b).  At a time,
+   `deep` terms are summed, and so many panels of b and tiles of a are packed, as far as there is
+   room. */
 void NAME(const long *down, const long *across, const long *along, long top, long bottom, long left,
-          long right, const T *a, const T *b, T *c, T scale) {
-  T packed_b[DEPTH * COLUMNS + LANES] __attribute__((aligned(VECTOR)));
-  T packed_a[GROUP * HEAP] __attribute__((aligned(VECTOR)));
+          long right, const T *a, const T *b, T *c, T scale, long deep, long most_panels,
+          long most_tiles) {
+  T packed_b[PACKED_B + LANES] __attribute__((aligned(VECTOR)));
+  T packed_a[PACKED_A] __attribute__((aligned(VECTOR)));
   T rest[ROWS * PANEL];
   int ai[GROUP * ROWS], ci[GROUP * ROWS], bj[COLUMNS], cj[COLUMNS], at[DEPTH], bt[DEPTH];
   const long rows = bottom - top, tiles = (rows + ROWS - 1) / ROWS;
   long length = 1;
   for (long k = 0; k < along[0]; k++) length *= along[3 * k + 1];
+  deep = least(deep, DEPTH);
+  const long heap = ROWS * deep + LANES;        /* a packed tile of a, and what overwrites its end */
+  const long group_tiles = least(least(most_tiles, GROUP), PACKED_A / heap);
+  const long columns = least(least(most_panels, COLUMNS / PANEL), PACKED_B / (PANEL * deep));
   const long panels = (right - left + PANEL - 1) / PANEL;
-  const long turns = (panels * PANEL + COLUMNS - 1) / COLUMNS;
+  const long turns = (panels + columns - 1) / columns;
   for (long turn = 0; turn < turns; turn++) {
     const long n = left + panels * turn / turns * PANEL;
     const long some = least(right, left + panels * (turn + 1) / turns * PANEL) - n;
     const int equal = walk(across, n, some, bj, cj);
     const int near_b = equal && across[3 * across[0] - 1] == 1;
     const int near_c = equal && across[3 * across[0]] == 1;
-    for (long t = 0; t < length; t += DEPTH) {
-      const long depth = least(length - t, DEPTH);
+    for (long t = 0; t < length; t += deep) {
+      const long depth = least(length - t, deep);
       /* Once all terms are summed: a sum and then a product are never rounded as one. */
       const T factor = t + depth == length ? scale : 1;
       const int equal = walk(along, t, depth, at, bt);
@@ -210,8 +218,8 @@ void NAME(const long *down, const long *across, const long *along, long top, lon
         if (!direct[j / PANEL])
           pack(depth, have, b, bt, bj + j, packed_b + j * depth, width);
       }
-      for (long group = 0; group < tiles; group += GROUP) {
-        const long end = least(group + GROUP, tiles), first = top + rows * group / tiles;
+      for (long group = 0; group < tiles; group += group_tiles) {
+        const long end = least(group + group_tiles, tiles), first = top + rows * group / tiles;
         const long count = top + rows * end / tiles - first;
         const int equal = walk(down, first, count, ai, ci);
         const long next_a = count > 1 ? ai[1] - ai[0] : 1, next_c = count > 1 ? ci[1] - ci[0] : 1;
@@ -221,12 +229,12 @@ void NAME(const long *down, const long *across, const long *along, long top, lon
         const int far = __builtin_labs(jump) >= FAR;
         const int turned =
             !steady || !(equal || even(ai, count, next_a)) || (far && some > 2 * PANEL);
-        const long chunk = step_a == 1 ? DEPTH : CHUNK;
+        const long chunk = step_a == 1 ? deep : CHUNK;
         for (long s = 0; turned && s < depth; s += chunk)
           for (long q = group; q < end; q++) {
             const long i = top + rows * q / tiles - first;
             const long high = top + rows * (q + 1) / tiles - first - i;
-            T *to = packed_a + (q - group) * HEAP + s * high;
+            T *to = packed_a + (q - group) * heap + s * high;
             pack(least(depth - s, chunk), high, a, at + s, ai + i, to, high);
           }
         for (long j = 0; j < some; j += PANEL) {
@@ -240,7 +248,7 @@ void NAME(const long *down, const long *across, const long *along, long top, lon
           for (long q = group; q < end; q++) {
             const long i = top + rows * q / tiles - first;
             const long high = top + rows * (q + 1) / tiles - first - i;
-            const T *x = turned ? packed_a + (q - group) * HEAP : a + ai[i] + at[0];
+            const T *x = turned ? packed_a + (q - group) * heap : a + ai[i] + at[0];
             any_tile(high, width / LANES, depth, x, turned ? 1 : next_a, turned ? high : step_a, y,
                      step, whole ? c + ci[i] + cj[j] : rest, whole ? next_c : PANEL,
                      whole ? next : LANES, whole ? factor : 1, whole && t);

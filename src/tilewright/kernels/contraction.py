@@ -21,9 +21,8 @@ from tilewright.kernels.emit import PARTS, Emitted, named
 DTYPES = (F32, F64)
 SLICE = 32  # columns of a block come in multiples of it: of a tile's width on any machine
 SPAN = 2**31  # elements that a tensor has less than, from the first to the last
-WIDEST = 768  # columns that are packed at a time
 TALL = 56  # rows of a block, at least: what is packed of b serves four tiles
-BLOCKS, BLOCK_FLOPS, MOST_BLOCKS = 8, 128_000_000, 64  # at least so many; more of a large product
+BLOCK_FLOPS, MOST_BLOCKS = 128_000_000, 64  # a large product is cut into more blocks
 EVEN = 4  # threads that share blocks evenly, if they can
 PACKING = 32  # products and sums that take as long as packing an element
 LOOPS = 16  # that rows, columns or terms run through, at most
@@ -32,6 +31,28 @@ _TEXT = Path(__file__).with_suffix(".c")
 _VECTORS = _TEXT.with_name("vectors.c")
 
 
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """The knobs of the recipe; they are seen in a product's speed, and `depth` in its last digits.
+
+    depth: terms that are summed before the next tile's turn, 512 at most: so many of a panel of b
+    stay in the first cache.  panels: columns that are packed at a time, in widths of a tile, 24 at
+    most; tiles: rows that are, in heights of a tile, 16 at most (as far as a megabyte and a quarter
+    of one hold them).  blocks: into how many a product is cut, at least, if it is worth it.
+    """
+
+    depth: int = 256
+    panels: int = 24
+    tiles: int = 8
+    blocks: int = 8
+
+    def __post_init__(self) -> None:
+        for name, most in LIMITS:
+            assert 1 <= getattr(self, name) <= most, f"{name} is from 1 to {most}"
+
+
+LIMITS = (("depth", 512), ("panels", 24), ("tiles", 16), ("blocks", MOST_BLOCKS))
+DEFAULT = Tiling()
 Batch = tuple[tuple[int, int, int, int], ...]
 """Loops of all three tensors, outermost first: the extent, and the strides in a, b and c."""
 Role = tuple[tuple[int, int, int], ...]
@@ -101,21 +122,21 @@ def vectors_text() -> str:
     return _VECTORS.read_text(encoding="utf-8")
 
 
-def emit_product(product: Product) -> Emitted:
+def emit_product(product: Product, tiling: Tiling = DEFAULT) -> Emitted:
     """Return the kernel of a matrix product; `tiles` gives the function that it calls."""
     roles = {
         "rows": merged(product.rows),
         "columns": merged(product.columns),
         "terms": merged(product.terms),
     }
-    down, across = _cut(product)
+    down, across = _cut(product, tiling)
     function, _ = tiles(product.dtype)
     units = count(product.batch) * down * across
     c = product.dtype.c
     lines = [
         f"/* {_described(product)} */",
         f"extern void {function}(const long *, const long *, const long *, long, long, long, long,",
-        f"    const {c} *, const {c} *, {c} *, {c});",
+        f"    const {c} *, const {c} *, {c} *, {c}, long, long, long);",
         "int KERNEL(char **p, long part, long end, long parts)",
         "{",
         *(f"    {_table(name, role)}" for name, role in roles.items()),
@@ -124,7 +145,7 @@ def emit_product(product: Product) -> Emitted:
         f"    const long last = {units} * end / parts;",
         "    /* Blocks beside and below each other are one: what it packs serves them all. */",
         f"    for (long u = {units} * part / parts; u < last;) {{",
-        *(f"        {line}" for line in _block(product, down, across, function)),
+        *(f"        {line}" for line in _block(product, tiling, down, across)),
         "    }",
         "    return 0;",
         "}",
@@ -134,8 +155,9 @@ def emit_product(product: Product) -> Emitted:
     return named(lines, parts, product.flops, _bytes(product), reason)
 
 
-def _block(product: Product, down: int, across: int, function: str) -> list[str]:
+def _block(product: Product, tiling: Tiling, down: int, across: int) -> list[str]:
     """Return the lines that compute block u and those after it that make a larger one with it."""
+    function, _ = tiles(product.dtype)
     rows, columns = count(product.rows), count(product.columns)
     panels = -(-columns // SLICE)
     lines = [
@@ -154,7 +176,7 @@ def _block(product: Product, down: int, across: int, function: str) -> list[str]
         f"{function}(rows, columns, terms, {rows} * r / {down}, {rows} * (r + high) / {down},",
         f"    {panels} * s / {across} * {SLICE}, right < {columns} ? right : {columns},",
         *(f"    {start}," for start in starts),
-        f"    {product.scale!r});",
+        f"    {product.scale!r}, {tiling.depth}, {tiling.panels}, {tiling.tiles});",
         "u += wide * high;",
     ]
 
@@ -177,19 +199,21 @@ def _table(name: str, role: Role) -> str:
     return f"static const long {name}[] = {{{', '.join(map(str, numbers))}}};"
 
 
-def _cut(product: Product) -> tuple[int, int]:
+def _cut(product: Product, tiling: Tiling) -> tuple[int, int]:
     """Return into how many blocks rows and columns are cut: enough for all threads, a multiple of
-    EVEN, and so that little is packed: every block packs its columns of b, and its rows of a for
-    every WIDEST columns."""
+    EVEN, and so that little is packed: every block packs its columns of b, and its rows of a each
+    time that other columns are packed."""
     batch, rows, columns = count(product.batch), count(product.rows), count(product.columns)
     wanted = max(
-        min(BLOCKS, product.flops // PART_FLOPS), min(MOST_BLOCKS, product.flops // BLOCK_FLOPS)
+        min(tiling.blocks, product.flops // PART_FLOPS),
+        min(MOST_BLOCKS, product.flops // BLOCK_FLOPS),
     )
+    widest = tiling.panels * SLICE
 
     def price(cut: tuple[int, int]) -> tuple[int, float]:
         down, across = cut
         units = batch * down * across
-        packed = down * columns + 2 * across * -(-columns // (across * WIDEST)) * rows
+        packed = down * columns + 2 * across * -(-columns // (across * widest)) * rows
         uneven = -(-units // EVEN) * EVEN / units
         return max(0, wanted - units), (rows * columns + PACKING * packed) * uneven
 
