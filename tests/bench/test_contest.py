@@ -137,6 +137,13 @@ def test_flops_of_the_mlp_are_its_matrix_products() -> None:
     assert cases.flops(cases.CASES[0], "train") == 3 * forward - first_layer_input_gradient
 
 
+def test_flops_of_the_lstm_include_the_recurrent_layers() -> None:
+    case = next(case for case in cases.CASES if case.name == "lstm")
+    tokens, width, vocabulary, layers = 8 * 64, 256, 1000, 2
+    per_token = layers * 2 * (width + width) * 4 * width + 2 * width * vocabulary
+    assert cases.flops(case, "infer") == tokens * per_token
+
+
 def test_flops_of_the_gpt_include_attention() -> None:
     case = cases.CASES[1]
     tokens, width, vocab, length = 128, 64, 512, 64
