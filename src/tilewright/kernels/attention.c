@@ -83,6 +83,7 @@ inlined void tile(const int rows, const int wide, long depth, const T *a, long a
   for (long t = 0; t < depth; t++) {
     V right[WIDE];
     unrolled for (int j = 0; j < wide; j++) right[j] = load(b + t * bt + j * LANES);
+    unrolled for (int j = 0; j < wide; j++) in_register(right[j]);
     unrolled for (int i = 0; i < rows; i++) {
       const V left = all(a[i * ai + t * at]);
       unrolled for (int j = 0; j < wide; j++) sum[i][j] += left * right[j];

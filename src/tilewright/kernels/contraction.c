@@ -31,6 +31,7 @@ inlined void tile(const int rows, const int wide, long depth, const T *a, long a
     unrolled for (int j = 0; j < wide; j++) __builtin_prefetch(ahead + j * cj, 1);
     ahead = t < rows - 1 ? ahead + ci : c;
     unrolled for (int j = 0; j < wide; j++) right[j] = *(const V *)(b + t * bt + j * LANES);
+    unrolled for (int j = 0; j < wide; j++) in_register(right[j]);
     unrolled for (int i = 0; i < rows; i++) {
       const V left = a[i * ai + t * at] - (V){};        /* in all lanes; x - 0 is x, -0 too */
       unrolled for (int j = 0; j < wide; j++) sum[i][j] += left * right[j];
@@ -122,6 +123,24 @@ static int even(const int *x, long n, long step) {
   }
 COPY(4) COPY(8) COPY(16) COPY(32) COPY(64)
 
+#if VECTOR >= 32 && SINGLE && !defined(__clang__)
+typedef int Lanes __attribute__((vector_size(VECTOR)));
+#if VECTOR == 64
+#define LOW {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23}
+#define HIGH {8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31}
+#define TURNED r                /* a square after as many shuffles as LANES is a power of two */
+#else
+#define LOW {0, 8, 1, 9, 2, 10, 3, 11}
+#define HIGH {4, 12, 5, 13, 6, 14, 7, 15}
+#define TURNED s
+#endif
+#define SHUFFLE(to, from)                                                   \
+  unrolled for (int i = 0; i < LANES / 2; i++) {                            \
+    to[2 * i] = __builtin_shuffle(from[i], from[i + LANES / 2], low);       \
+    to[2 * i + 1] = __builtin_shuffle(from[i], from[i + LANES / 2], high);  \
+  }
+#endif
+
 /* p[t * step + j] = x[xt[t] + xj[j]] for j < n; what lies from there to the next multiple of LANES
    may be overwritten with anything. */
 static void pack(long depth, long n, const T *x, const int *xt, const int *xj, T *restrict p,
@@ -146,24 +165,18 @@ static void pack(long depth, long n, const T *x, const int *xt, const int *xj, T
     return;
   }
   for (long t = 0; t < depth;) {
-#if VECTOR == 64 && SINGLE && !defined(__clang__)
-    typedef int Lanes __attribute__((vector_size(VECTOR)));
-    const Lanes low = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23};
-    const Lanes high = {8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-    if (t + 16 <= depth && even(xt + t, 16, 1)) {       /* 16 x 16 elements, turned in registers */
-      for (long j = 0; j < n; j += 16) {
-        V r[16], s[16];
-        unrolled for (int i = 0; i < 16; i++)
+#ifdef TURNED
+    const Lanes low = LOW, high = HIGH;
+    if (t + LANES <= depth && even(xt + t, LANES, 1)) { /* squares, turned in registers */
+      for (long j = 0; j < n; j += LANES) {
+        V r[LANES], s[LANES];
+        unrolled for (int i = 0; i < LANES; i++)
           r[i] = j + i < n ? *(const V *)(x + xt[t] + xj[j + i]) : (V){};
-#define SHUFFLE(to, from)                                           \
-  unrolled for (int i = 0; i < 8; i++) {                            \
-    to[2 * i] = __builtin_shuffle(from[i], from[i + 8], low);       \
-    to[2 * i + 1] = __builtin_shuffle(from[i], from[i + 8], high);  \
-  }
-        SHUFFLE(s, r) SHUFFLE(r, s) SHUFFLE(s, r) SHUFFLE(r, s)
-        unrolled for (int i = 0; i < 16; i++) *(V *)(p + (t + i) * step + j) = r[i];
+        SHUFFLE(s, r) SHUFFLE(r, s) SHUFFLE(s, r)
+        if (LANES == 16) SHUFFLE(r, s)
+        unrolled for (int i = 0; i < LANES; i++) *(V *)(p + (t + i) * step + j) = TURNED[i];
       }
-      t += 16;
+      t += LANES;
       continue;
     }
 #endif

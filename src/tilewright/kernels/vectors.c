@@ -33,4 +33,11 @@ typedef T V __attribute__((vector_size(VECTOR), aligned(sizeof(T)), may_alias));
 #define unrolled _Pragma("GCC unroll 16")
 #endif
 
+/* Loaded once, however often it is read: else GCC may load it again for every row of a tile. */
+#if defined(__x86_64__) && !defined(__clang__)
+#define in_register(vector) __asm__("" : "+v"(vector))
+#else
+#define in_register(vector) ((void)0)
+#endif
+
 inlined long least(long a, long b) { return a < b ? a : b; }
