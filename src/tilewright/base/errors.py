@@ -167,5 +167,10 @@ class PlanError(TilewrightError, ValueError):
     """A parallel plan whose text does not parse, or that does not fit its model or machine."""
 
 
+class LoopError(TilewrightError, ValueError):
+    """A loop nest, or the text of one, that breaks a rule; or a rewrite of it that does not apply,
+    and two iterations that say why."""
+
+
 class DivergenceError(TilewrightError, ArithmeticError):
     """Debug mode found a node whose value differs from eager's; the first one is named."""

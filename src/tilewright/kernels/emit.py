@@ -59,6 +59,7 @@ class Emitted:
     parts: how many there are.  flops, bytes:
     what all parts together compute and touch.  recipe: how it was made, and why.
     sizes: whether p holds, between inputs and outputs, the values of all named sizes (`long`).
+    nest: the loops of regions without reductions, as text (`loops_text`); "" where there are none.
     The function returns 0, or the sum of 1 (an index out of range), 2 (an integer divided by zero)
     and 4 (out of memory).
     """
@@ -70,6 +71,7 @@ class Emitted:
     bytes: int
     recipe: str
     sizes: bool = False
+    nest: str = ""
 
 
 def emit_naive(graph: Graph, strides: Mapping[str, tuple[int, ...]] | None = None) -> Emitted:
@@ -108,17 +110,20 @@ def _emit(plain: Body) -> Emitted:
     outputs = {name: memory for name, memory in memory.items() if name.startswith("v")}
     printer = Printer(body, inputs)
     root = Scope(Block(), frozenset())
+    nests: list[str] = []
     if choice.plan is not None:
         units = 1
         for region in choice.plan.regions:
             if all(volume(static_shape(s.formula.type)) for s in region.statements):
-                units = larger(units, print_region(printer, region, outputs, root))
+                own, nest = print_region(printer, region, outputs, root)
+                units = larger(units, own)
+                nests += nest
     elif choice.scatter is not None:
         units = print_scatter(printer, choice.scatter, outputs[body.outputs[0]], root)
     else:
         return print_plainly(plain, choice.reason)
     parts = parts_for(units, flops_of(body) + bytes_of(body) // 4)
-    return finish(body, printer, root, parts, choice.reason)
+    return finish(body, printer, root, parts, choice.reason, "\n".join(nests))
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +200,9 @@ def parts_for(units: int, work: int) -> int:
     return parts
 
 
-def finish(body: Body, printer: Printer, root: Scope, parts: int, recipe: str) -> Emitted:
+def finish(
+    body: Body, printer: Printer, root: Scope, parts: int, recipe: str, nest: str = ""
+) -> Emitted:
     """Put the text together and name it."""
     lines = [_comment(name, formula) for name, formula in body.formulas]
     lines.append(f"int {_NAME}(char **p, long part, long end, long parts)")
@@ -224,7 +231,8 @@ def finish(body: Body, printer: Printer, root: Scope, parts: int, recipe: str) -
     helpers = [text for name, text in SIZE_FUNCTIONS.items() if sizes and name in read]
     above = (*filter(None, (print_support(printer.used),)), *helpers)
     work = flops_of(body), bytes_of(body)
-    return named((*above, *lines), parts, *work, recipe, sizes=bool(sizes))
+    made = named((*above, *lines), parts, *work, recipe, sizes=bool(sizes))
+    return replace(made, nest=nest)
 
 
 def named(

@@ -11,7 +11,8 @@ from functools import partial
 
 from tilewright.base.sizes import divides, greatest_of, nominal, same
 from tilewright.kernels.body import volume
-from tilewright.kernels.row import Row, Sum, attach_units, counting, decode, groups, store, write
+from tilewright.kernels.loops_c import store, write
+from tilewright.kernels.row import Row, Sum, attach_units, counting, decode, groups
 from tilewright.kernels.statement import Statement
 from tilewright.kernels.sums import declare, meet, result_of
 from tilewright.kernels.text import Scope, Term, c_type
@@ -42,7 +43,7 @@ def print_side_by_side(row: Row, root: Scope) -> int:
     for depth in range(max(row.region.depths) + 1):
         for statement in row.phase(depth):
             if not statement.is_reduction and not row.columns(statement):
-                _each_lane(row, unit, partial(store, row, statement))
+                _each_lane(row, unit, partial(_store, row, statement))
         for group in groups(row, depth):
             _lane_nest(row, group, tile, unit)
         for statement in row.phase(depth):
@@ -50,6 +51,10 @@ def print_side_by_side(row: Row, root: Scope) -> int:
                 _finish_lanes(row, row.sums[statement.name], tile, unit)
     attach_units(root, unit, count)
     return count
+
+
+def _store(row: Row, statement: Statement, scope: Scope) -> None:
+    row.stored_here.add(store(row.printer, statement, row.targets, scope))
 
 
 def _tile(units: int, length: int) -> int:
@@ -93,7 +98,7 @@ def _finish_lanes(row: Row, sum_: Sum, tile: int, unit: Scope) -> None:
         if again:
             scope.add(f"{array}[{row.slot}] = {made.text};")
         if read.tensor in row.targets:
-            write(row, sum_.statement, read, made, scope)
+            write(row.printer, read, made, row.targets, scope)
 
     if again:
         unit.add(f"{c_type(dtype)} {array}[{tile}];")

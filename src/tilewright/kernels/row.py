@@ -12,7 +12,6 @@ from tilewright.base import algebra
 from tilewright.base.dtypes import DType
 from tilewright.base.expr import Expr, Read
 from tilewright.base.sizes import same
-from tilewright.kernels.conversion import stored
 from tilewright.kernels.expression import Memory, Printer
 from tilewright.kernels.reduce import BEST
 from tilewright.kernels.regions import Region
@@ -101,25 +100,6 @@ def attach_units(root: Scope, unit: Scope, count: int) -> None:
 
 def counting(name: str, low: str, high: str) -> str:
     return f"for (long {name} = {low}; {name} < {high}; {name}++)"
-
-
-def store(row: Row, statement: Statement, scope: Scope) -> None:
-    """Print the computing and storing of one element of a pointwise statement."""
-    printer = row.printer
-    read = row.target(statement)
-    faults = printer.faults(read)
-    if faults:
-        printer.check(faults, (), scope)
-    term = printer.value(read, scope)
-    write(row, statement, read, term, scope)
-    row.stored_here.add(read)
-
-
-def write(row: Row, statement: Statement, read: Read, term: Term, scope: Scope) -> None:
-    memory = row.targets[statement.name]
-    offset = row.printer.offset(read, memory, scope)
-    made = stored(term, memory.dtype, row.printer.used)
-    scope.add(f"{memory.pointer}[{offset}] = {made};")
 
 
 def groups(row: Row, depth: int) -> list[list[Statement]]:

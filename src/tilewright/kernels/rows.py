@@ -21,10 +21,13 @@ from tilewright.kernels.body import volume
 from tilewright.kernels.expression import Memory, Printer
 from tilewright.kernels.keep import keep
 from tilewright.kernels.lanes import print_side_by_side
-from tilewright.kernels.pointwise import print_pointwise
+from tilewright.kernels.loops import canonical_nest
+from tilewright.kernels.loops_c import print_nest, store
+from tilewright.kernels.loops_text import show_items
+from tilewright.kernels.pointwise import schedule_pointwise
 from tilewright.kernels.reduce import BEST
 from tilewright.kernels.regions import Region
-from tilewright.kernels.row import Row, attach_units, counting, decode, groups, store
+from tilewright.kernels.row import Row, attach_units, counting, decode, groups
 from tilewright.kernels.statement import Statement
 from tilewright.kernels.sums import declare, finish, meet
 from tilewright.kernels.text import Scope
@@ -32,15 +35,19 @@ from tilewright.kernels.text import Scope
 LANES = 32  # accumulators of a reduction along a row
 
 
-def print_region(printer: Printer, region: Region, targets: dict[str, Memory], root: Scope) -> int:
-    """Print one region into the kernel's body; returns how many equal units of work it has."""
+def print_region(
+    printer: Printer, region: Region, targets: dict[str, Memory], root: Scope
+) -> tuple[int, list[str]]:
+    """Print one region into the kernel's body; returns how many equal units of work it has, and
+    the lines of its loop nest, if it has one."""
+    if not region.columns:
+        nest = schedule_pointwise(canonical_nest(printer.body, region), region)
+        return print_nest(printer, nest, targets, root), list(show_items(nest))
     printer.enter(dict(region.extents))
     row = Row(printer, region, targets)
-    if not region.columns:
-        return print_pointwise(row, root)
     if region.lane:
-        return print_side_by_side(row, root)
-    return _along(row, root)
+        return print_side_by_side(row, root), []
+    return _along(row, root), []
 
 
 def _along(row: Row, root: Scope) -> int:
@@ -66,7 +73,7 @@ def _row_statements(row: Row, depth: int, unit: Scope) -> None:
     """Print the results that have no columns."""
     for statement in row.phase(depth):
         if not statement.is_reduction and not row.columns(statement):
-            store(row, statement, unit)
+            row.stored_here.add(store(row.printer, statement, row.targets, unit))
 
 
 def _nest(row: Row, group: list[Statement], depth: int, unit: Scope) -> None:

@@ -11,8 +11,9 @@ from tilewright.base.expr import Expr, Read
 from tilewright.base.sizes import greatest_of
 from tilewright.kernels.conversion import convert, rounded
 from tilewright.kernels.functions import apply
+from tilewright.kernels.loops_c import store, write
 from tilewright.kernels.reduce import BEST, accumulator, combined, identity, needs_mark, wins
-from tilewright.kernels.row import Row, Sum, counting, store, write
+from tilewright.kernels.row import Row, Sum, counting
 from tilewright.kernels.statement import Statement
 from tilewright.kernels.text import COMPARE, SUM, UNARY, Scope, Term, c_type
 
@@ -66,7 +67,7 @@ def meet(row: Row, group: list[Statement], scope: Scope) -> None:
         if statement.is_reduction:
             take(row, row.sums[statement.name], scope)
         else:
-            store(row, statement, scope)
+            row.stored_here.add(store(row.printer, statement, row.targets, scope))
 
 
 def take(row: Row, sum_: Sum, scope: Scope) -> None:
@@ -130,7 +131,7 @@ def finish(row: Row, sum_: Sum, unit: Scope) -> None:
     term = result_of(row, sum_, read, "0", unit)
     made = printer.define(read, term, unit, f"{read.tensor}_")
     if read.tensor in row.targets:
-        write(row, sum_.statement, read, made, unit)
+        write(printer, read, made, row.targets, unit)
 
 
 def result_of(row: Row, sum_: Sum, read: Read, slot: str, scope: Scope) -> Term:

@@ -310,6 +310,8 @@ def _kernels(forward: Graph) -> Iterator[Text]:
         yield _section("kernel", f"C, {kernel.recipe}, {threads}")
         if len(body.nodes) == 1 and _is_matrix_product(body.nodes[0]):
             yield Text("  (large ones are torch's own; tiles: kernels/contraction.c)", style=_QUIET)
+        for line in kernel.nest.splitlines():
+            yield Text(f"  {line}")
         for line in kernel.text.rstrip().splitlines():
             yield Text(f"  {line}", style=_QUIET if line.lstrip().startswith("/*") else _CODE)
 

@@ -1,0 +1,347 @@
+"""Judge loop nests: every index defined and in its range, no two iterations in each other's way.
+
+The idea: two iterations of a loop touch the same element only if the element's index does not say
+which iteration it is.  `tells` reads the loop back from the index, through the definitions and
+bounds in between; where it cannot, a search among the first iterations finds two that meet, and
+they are the answer that a person gets.
+
+This module does not change nests.
+"""
+
+import math
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice, product, takewhile
+
+from tilewright.base import algebra
+from tilewright.base.errors import LoopError
+from tilewright.base.expr import Call, Const, Expr, Read, Sym, names, substitute
+from tilewright.base.sizes import least_of, nominal, same
+from tilewright.base.syntax import show as show_expr
+from tilewright.kernels.body import contiguous, static_extents, static_shape
+from tilewright.kernels.loops import Do, Item, Let, Loop, LoopNest, parts, ranges, walk
+from tilewright.kernels.statement import State
+
+TRIED = 3  # iterations of each loop among which two that meet are searched for
+Index = tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One element that a statement touches: where the statement stands, whether it writes it.
+
+    path: the loops around the statement, outermost first, and the definitions among them.
+    offset: how far the element is from its tensor's first, row by row.
+    """
+
+    path: tuple[Loop | Let, ...]
+    place: tuple[int, ...]
+    element: Read
+    offset: Expr
+    writes: bool
+
+    def tells(self, loop: Loop, known: Mapping[str, int]) -> bool:
+        """Say whether the element is proved to be of one iteration of a loop around it alone."""
+        return tells((*self.element.index, self.offset), loop, self.path, known)
+
+
+def verify(nest: LoopNest) -> None:
+    """Raise LoopError where a nest has no meaning, or one that depends on who runs what when.
+
+    Every index is defined where it is used, and once; every formula's loop is proved to stay in its
+    range; iterations of parallel loops and of lanes write elements of their own and read nothing
+    that another one makes; what is reduced is complete before it is read.
+    """
+    _verify_names(nest.items, frozenset())
+    known = ranges(nest.items)
+    for item in walk(nest.items):
+        if isinstance(item, Do):
+            _verify_range(nest, item, known)
+    found = accesses(nest)
+    for item in walk(nest.items):
+        if isinstance(item, Loop) and item.kind != "serial" and (why := meeting(nest, item)):
+            raise LoopError(
+                f"iterations of {item.name} do not run apart",
+                expected="no element that one of them writes and another touches",
+                found=why,
+            )
+    for access in found:
+        if not access.writes:
+            _verify_complete(access, [one for one in found if one.writes], known)
+
+
+def _verify_names(items: tuple[Item, ...], known: frozenset[str]) -> None:
+    for item in items:
+        match item:
+            case Loop(name, low, high, inner, _, step):
+                _verify_open(names(low) | names(high), known, name)
+                if name in known or step < 1:
+                    raise LoopError(
+                        f"loop {name} cannot be run",
+                        expected="a name that is not open, and a step of at least 1",
+                        found=f"{name} by {step}",
+                    )
+                _verify_names(inner, known | {name})
+            case Let(name, value):
+                _verify_open(names(value) | ({name} & known), known - {name}, name)
+                known |= {name}
+            case Do(formula, loops):
+                _verify_open(frozenset().union(*map(names, loops)), known, formula)
+
+
+def _verify_open(used: frozenset[str], known: frozenset[str], where: str) -> None:
+    for name in sorted(used - known):
+        raise LoopError(
+            f"{where} uses {name}, which is not defined there",
+            expected="a loop around it, or a `let` before it, and one of each name",
+            found=name,
+        )
+
+
+def _verify_range(nest: LoopNest, do: Do, known: Mapping[str, int]) -> None:
+    statement = nest.statement(do)
+    extents = static_extents(statement.formula)
+    for name, expr in statement.bind:
+        if not algebra.within(expr, extents[name], known):
+            raise LoopError(
+                f"loop {name} of {do.formula} is not proved to stay in its range",
+                expected=f"from 0 to before {extents[name]}",
+                found=show_expr(expr),
+            )
+
+
+def _verify_complete(read: Access, written: Sequence[Access], known: Mapping[str, int]) -> None:
+    """What is reduced is read after all of its terms: after all loops that it does not name."""
+    for write in written:
+        if write.element.tensor != read.element.tensor or write.place == read.place:
+            continue
+        common = [a for a, b in zip(write.path, read.path, strict=False) if a is b]
+        open_ = [
+            loop.name for loop in common if isinstance(loop, Loop) and not write.tells(loop, known)
+        ]
+        if open_ or write.place > read.place or write.element.index != read.element.index:
+            raise LoopError(
+                f"{read.element.tensor} is read before it is complete",
+                expected="the reading after all loops that it is reduced over, of the same element",
+                found=f"inside of {open_[0]}" if open_ else show_expr(read.element),
+            )
+
+
+# ---------------------------------------------------------------------------------------- accesses
+
+
+def accesses(nest: LoopNest) -> list[Access]:
+    """Return what statements write, and what they read of reductions that the nest makes.
+
+    Other values are computed where they are read: nobody waits for them.
+    """
+    known = ranges(nest.items)
+    state = State(nest.body)
+    state.extents = known
+    placed = list(_placed(nest.items, (), ()))
+    state.statements = {do.formula: nest.statement(do) for _, _, do in placed}
+    found: list[Access] = []
+    for path, place, do in placed:
+        statement = nest.statement(do)
+        index = tuple(state.simplify(statement.bound(e)) for e in statement.formula.index)
+        touched = [(Read(do.formula, index), True)]
+        for read in state.reads(statement):
+            other = state.statements.get(read.tensor)
+            if other is not None and other.is_reduction:
+                touched.append((read, False))
+        for element, writes in touched:
+            offset = state.simplify(_offset(nest, element))
+            found.append(Access(path, place, element, offset, writes))
+    return found
+
+
+def _offset(nest: LoopNest, element: Read) -> Expr:
+    total: Expr = Const(0)
+    strides = contiguous(static_shape(nest.body.type(element.tensor)))
+    for entry, stride in zip(element.index, strides, strict=True):
+        total = Call("add", (total, Call("mul", (entry, Const(stride)))))
+    return total
+
+
+def _placed(
+    items: tuple[Item, ...], path: tuple[Loop | Let, ...], place: tuple[int, ...]
+) -> Iterator[tuple[tuple[Loop | Let, ...], tuple[int, ...], Do]]:
+    for at, item in enumerate(items):
+        match item:
+            case Loop():
+                yield from _placed(item.items, (*path, item), (*place, at))
+            case Let():
+                path = (*path, item)
+            case Do():
+                yield path, (*place, at), item
+
+
+# ---------------------------------------------------------------------------------------- meetings
+
+
+def meeting(nest: LoopNest, loop: Loop, *, reading: bool = False) -> str:
+    """Return two iterations of a loop that touch the same element, one of them writing it; or that
+    nobody has proved that there are none; "" where that is proved.
+
+    reading: whether only those count of which one reads what the other makes.
+    """
+    known = ranges(nest.items)
+    inside = [access for access in accesses(nest) if any(item is loop for item in access.path)]
+    written = {access.element.tensor: access for access in inside if access.writes}
+    touching = [a for a in inside if a.element.tensor in written and not (reading and a.writes)]
+    if all(_keeps_apart(access, loop, written, known) for access in touching):
+        return ""
+    for access in touching:
+        writer = written[access.element.tensor]
+        for one, other in product(_first(writer), _first(access)):
+            here, there = _place(writer, one), _place(access, other)
+            outside = all(one.get(name) == other.get(name) for name in _outside(access, loop))
+            if here == there and outside and one[loop.name] != other[loop.name]:
+                verb = "writes" if access.writes else "reads"
+                element = f"{writer.element.tensor}[{', '.join(map(str, here))}]"
+                return f"{_said(one)} writes {element}, and {_said(other)} {verb} it"
+    return f"no proof for {', '.join(sorted(written))}"
+
+
+def _keeps_apart(
+    access: Access, loop: Loop, written: Mapping[str, Access], known: Mapping[str, int]
+) -> bool:
+    same = access.element.index == written[access.element.tensor].element.index
+    return same and access.tells(loop, known)
+
+
+def _outside(access: Access, loop: Loop) -> Iterator[str]:
+    return (item.name for item in takewhile(lambda item: item is not loop, access.path))
+
+
+def _said(env: Mapping[str, int]) -> str:
+    return "(" + ", ".join(f"{name}={value}" for name, value in env.items()) + ")"
+
+
+def _place(access: Access, env: Mapping[str, int]) -> tuple[int, ...]:
+    return tuple(_number(entry, env) for entry in access.element.index)
+
+
+def _first(access: Access) -> Iterator[dict[str, int]]:
+    """Yield the first iterations of the loops around a statement."""
+    return islice(_iterations(access.path, {}), TRIED**3)
+
+
+def _iterations(path: Sequence[Loop | Let], env: dict[str, int]) -> Iterator[dict[str, int]]:
+    if not path:
+        yield env
+        return
+    first, *rest = path
+    if isinstance(first, Let):
+        yield from _iterations(rest, {**env, first.name: _number(first.value, env)})
+        return
+    low, high = _number(first.low, env), _number(first.high, env)
+    for value in range(low, high, first.step)[:TRIED]:
+        yield from _iterations(rest, {**env, first.name: value})
+
+
+_ARITHMETIC: dict[str, Callable[[int, int], int]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "floordiv": operator.floordiv,
+    "mod": operator.mod,
+    "min": min,
+    "max": max,
+}
+
+
+def _number(expr: Expr, env: Mapping[str, int]) -> int:
+    match expr:
+        case Const(int(value)):
+            return nominal(value)
+        case Sym(name):
+            return env[name]
+        case Call("neg", (a,)):
+            return -_number(a, env)
+        case Call(fn, (a, b)) if fn in _ARITHMETIC:
+            return _ARITHMETIC[fn](_number(a, env), _number(b, env))
+    raise AssertionError(f"{show_expr(expr)} is no index of loops")
+
+
+# ---------------------------------------------------------------------------------------- inverses
+
+
+def tells(index: Index, loop: Loop, path: Sequence[Loop | Let], known: Mapping[str, int]) -> bool:
+    """Say whether an element's index is proved to say in which iteration of `loop` it is.
+
+    path: the loops and definitions around the statement, `loop` among them.  What is outside of
+    `loop` is given; an entry gives what it is a mixed-radix number of; a definition is an entry for
+    what it is made of; and a loop that runs over one of pieces that follow each other gives which.
+    """
+    at = next(k for k, item in enumerate(path) if item is loop)
+    given = {item.name for item in path[:at]}
+    given |= {name for name, count in known.items() if same(count, 1)}
+    grains = {item.name: _grain(item) for item in path}
+    entries = set(index)
+    before = None
+    while before != (len(given), len(entries)):
+        before = len(given), len(entries)
+        found = {atom for entry in entries for atom in _digits(entry, given, grains, known)}
+        entries |= {whole for entry in entries if (whole := _rejoined(entry, entries)) is not None}
+        for item in path[at:]:
+            if item.name in given and isinstance(item, Let):
+                entries.add(item.value)
+            elif item.name in given and isinstance(item, Loop):
+                found |= _piece(item, given, grains)
+        entries |= found
+        given |= {atom.name for atom in found if isinstance(atom, Sym)}
+    return loop.name in given
+
+
+def _grain(item: Loop | Let) -> int:
+    """Return what the distance of any two values of a name is a multiple of."""
+    if isinstance(item, Loop):
+        return item.step
+    factors = algebra.affine(item.value)[1].values()
+    return math.gcd(*map(abs, factors)) if all(type(f) is int for f in factors) else 1
+
+
+def _digits(
+    entry: Expr, given: set[str], grains: Mapping[str, int], known: Mapping[str, int]
+) -> set[Expr]:
+    """Return what an entry is a mixed-radix number of, once what is given is taken off: no two
+    choices of these make the same number."""
+    digits = []
+    for atom, factor in algebra.affine(entry)[1].items():
+        if names(atom) <= given:
+            continue
+        limits = algebra.bounds(atom, known)
+        if limits is None:
+            return set()
+        grain = grains.get(atom.name, 1) if isinstance(atom, Sym) else 1
+        digits.append((abs(factor) * grain, (limits[1] - limits[0]) // grain, atom))
+    digits.sort(key=lambda digit: nominal(digit[0]))
+    reach: int = 0  # the largest number of the digits so far
+    for weight, most, _ in digits:
+        if least_of(weight - reach) <= 0:
+            return set()
+        reach = weight * most + reach
+    return {atom for _, _, atom in digits}
+
+
+def _piece(loop: Loop, given: set[str], grains: Mapping[str, int]) -> set[Expr]:
+    """Return the name that says which piece of another loop this one runs over, if pieces follow
+    each other: each ends where, or before, the next begins."""
+    others = (names(loop.low) | names(loop.high)) - given
+    if len(others) != 1:
+        return set()
+    (outer,) = others
+    after = {outer: Call("add", (Sym(outer), Const(grains[outer])))}
+    begins = {algebra.simplify(substitute(p, after), {}) for p in parts(loop.low, "max")}
+    ends = {algebra.simplify(p, {}) for p in parts(loop.high, "min")}
+    return {Sym(outer)} if begins & ends else set()
+
+
+def _rejoined(entry: Expr, entries: set[Expr]) -> Expr | None:
+    """Return what an entry is the quotient of, where the remainder is there too."""
+    match entry:
+        case Call("floordiv", args) if Call("mod", args) in entries:
+            return args[0]
+    return None

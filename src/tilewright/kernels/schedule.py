@@ -1,0 +1,384 @@
+"""Rewrites of loop nests, each of which computes the same, bit for bit, or says why it does not.
+
+The idea: a schedule is these few rewrites, applied one after another to the plain loops.  A rewrite
+acts on every loop of a name.  It raises LoopError where it does not apply, with two iterations that
+would meet, or meet in another order.
+
+This module does not know which rewrites make a kernel fast.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from tilewright.base import algebra
+from tilewright.base.errors import LoopError
+from tilewright.base.expr import Call, Const, Expr, Sym, names
+from tilewright.base.sizes import same
+from tilewright.base.syntax import show as show_expr
+from tilewright.kernels.loops import Item, Kind, Let, Loop, LoopNest, named, ranges, walk
+from tilewright.kernels.loops_check import accesses, meeting
+
+LONGEST = 2**62  # iterations of a loop of which nothing is known
+Rewrite = Callable[[Loop], tuple[Item, ...]]
+
+
+def split(nest: LoopNest, name: str, by: int, outer: str) -> LoopNest:
+    """Cut a loop into tiles of `by` iterations; the last one may be smaller.
+
+    ::
+
+        for r in 0..60:        -->    for n in 0..60 by 8:
+          S(r)                          for r in n..min(n + 8, 60):
+                                          S(r)
+    """
+    if by < 1:
+        raise LoopError(
+            f"{name} cannot be cut into tiles of {by}", expected="at least one iteration in each"
+        )
+
+    def new(loop: Loop) -> tuple[Item, ...]:
+        _step_by_one(loop, "split")
+        end: Expr = Call("add", (Sym(outer), Const(by)))
+        if not _divides(by, loop.low, loop.high):
+            end = Call("min", (end, loop.high))
+        inner = replace(loop, low=Sym(outer), high=end)
+        return (Loop(outer, loop.low, loop.high, (inner,), "serial", by),)
+
+    return _rewritten(nest, name, new, outer)
+
+
+def cut(nest: LoopNest, name: str, pieces: int, outer: str) -> LoopNest:
+    """Cut a loop into so many pieces that are as equal as can be.
+
+    ::
+
+        for r in 0..1000:      -->    for b in 0..3:
+          S(r)                          for r in 1000 * b // 3..1000 * (b + 1) // 3:
+                                          S(r)
+    """
+
+    def new(loop: Loop) -> tuple[Item, ...]:
+        _step_by_one(loop, "cut")
+        _begins_at_zero(loop, "cut")
+
+        def end(piece: Expr) -> Expr:
+            return Call("floordiv", (Call("mul", (loop.high, piece)), Const(pieces)))
+
+        after = Call("add", (Sym(outer), Const(1)))
+        inner = replace(loop, low=end(Sym(outer)), high=end(after))
+        return (Loop(outer, Const(0), Const(pieces), (inner,)),)
+
+    return _rewritten(nest, name, new, outer)
+
+
+def divide(nest: LoopNest, name: str, at: Sequence[int]) -> LoopNest:
+    """Cut a loop at the places given, into loops that follow each other.
+
+    ::
+
+        for r in 0..100:       -->    for r in 0..7:
+          S(r)                          S(r)
+                                      for r in 7..100:
+                                        S(r)
+    """
+
+    def new(loop: Loop) -> tuple[Item, ...]:
+        _step_by_one(loop, "divide")
+        lows, highs = [loop.low], []
+        for place in at:
+            lows.append(_chosen("max", loop.low, place))
+            highs.append(_chosen("min", loop.high, place))
+        pieces = zip(lows, [*highs, loop.high], strict=True)
+        return tuple(replace(loop, low=low, high=high) for low, high in pieces)
+
+    return _rewritten(nest, name, new)
+
+
+def fuse(nest: LoopNest, outer: str, inner: str, into: str) -> LoopNest:
+    """Make one loop of two, of which the inner is all that the outer holds.
+
+    ::
+
+        for a in 0..6:         -->    for u in 0..60:
+          for b in 0..10:               let a = u // 10
+            S(a, b)                     let b = u % 10
+                                        S(a, b)
+    """
+
+    def new(first: Loop) -> tuple[Item, ...]:
+        second = _only_loop(first, inner, "fuse")
+        for loop in (first, second):
+            _begins_at_zero(loop, "fuse")
+        counts = [_count(loop) for loop in (first, second)]
+        u, size = Sym(into), Const(counts[1])
+        places: list[Expr] = [Call("floordiv", (u, size)), Call("mod", (u, size))]
+        if same(counts[0], 1):
+            places = [Const(0), u]
+        elif same(counts[1], 1):
+            places = [u, Const(0)]
+        lets = [
+            Let(loop.name, place if loop.step == 1 else Call("mul", (place, Const(loop.step))))
+            for loop, place in zip((first, second), places, strict=True)
+        ]
+        return (Loop(into, Const(0), Const(counts[0] * counts[1]), (*lets, *second.items)),)
+
+    return _rewritten(nest, outer, new, into)
+
+
+def number(nest: LoopNest, name: str, into: str) -> LoopNest:
+    """Count a loop's iterations.
+
+    ::
+
+        for m in 0..60 by 8:   -->    for u in 0..8:
+          S(m)                          let m = u * 8
+                                        S(m)
+    """
+
+    def new(loop: Loop) -> tuple[Item, ...]:
+        _begins_at_zero(loop, "number")
+        let = Let(name, Call("mul", (Sym(into), Const(loop.step))))
+        return (Loop(into, Const(0), Const(_count(loop)), (let, *loop.items), loop.kind),)
+
+    return _rewritten(nest, name, new, into)
+
+
+def reorder(nest: LoopNest, outer: str, inner: str) -> LoopNest:
+    """Put a loop outside of the one around it, of which it is all.
+
+    ::
+
+        for a in 0..6:         -->    for b in 0..10:
+          for b in 0..10:               for a in 0..6:
+            S(a, b)                       S(a, b)
+
+    No element may take terms of both loops: it would meet them in another order.
+    """
+
+    known = ranges(nest.items)
+
+    def new(first: Loop) -> tuple[Item, ...]:
+        second = _only_loop(first, inner, "reorder")
+        for access in accesses(nest):
+            if not any(a is first and b is second for a, b in pairwise(access.path)):
+                continue
+            if not any(access.tells(loop, known) for loop in (first, second)):
+                raise LoopError(
+                    f"{outer} and {inner} cannot change places",
+                    expected="each element to meet its terms in the same order",
+                    found=f"({outer}=0, {inner}=1) and ({outer}=1, {inner}=0) both come to "
+                    f"{access.element.tensor}, and the second would come first",
+                )
+        return (replace(second, items=(replace(first, items=second.items),)),)
+
+    return _rewritten(nest, outer, new)
+
+
+def join(nest: LoopNest, name: str) -> LoopNest:
+    """Make one loop of neighbours of that name and the same range.
+
+    ::
+
+        for r in 0..48:        -->    for r in 0..48:
+          S(r)                          S(r)
+        for r in 0..48:                 T(r)
+          T(r)
+
+    No iteration of a later one may read what another iteration of an earlier one makes.
+    """
+    made = replace(nest, items=_joined(nest.items, name))
+    for loop in named(made, name):
+        why = meeting(made, loop, reading=True)
+        if why:
+            raise LoopError(
+                f"loops of {name} cannot be joined",
+                expected="no iteration to read what another one makes",
+                found=why,
+            )
+    return made
+
+
+def parallel(nest: LoopNest, name: str) -> LoopNest:
+    """Let threads share a loop's iterations.
+
+    ::
+
+        for u in 0..60:        -->    parallel u in 0..60:
+          S(u)                          S(u)
+
+    No two iterations may touch the same element, if one of them writes it.
+    """
+    return _apart(nest, name, "parallel", 1)
+
+
+def vectorize(nest: LoopNest, name: str, *, least: int = 1) -> LoopNest:
+    """Run a loop's iterations side by side, in lanes; loops that have less than `least` stay.
+
+    ::
+
+        for r in 0..60:        -->    lanes r in 0..60:
+          S(r)                          S(r)
+
+    No two iterations may touch the same element, if one of them writes it.
+    """
+    return _apart(nest, name, "lanes", least)
+
+
+def once(nest: LoopNest, name: str) -> LoopNest:
+    """Put all there is into a loop of one iteration.
+
+    ::
+
+        S()                    -->    for u in 0..1:
+                                        S()
+    """
+    _unused(nest, name)
+    return replace(nest, items=(Loop(name, Const(0), Const(1), nest.items),))
+
+
+# ----------------------------------------------------------------------------------- how, and when
+
+
+def _rewritten(nest: LoopNest, name: str, new: Rewrite, *defined: str) -> LoopNest:
+    """Put what `new` makes of a loop in the place of every loop of that name."""
+    for other in defined:
+        _unused(nest, other)
+    if not named(nest, name):
+        raise LoopError(
+            f"there is no loop {name}",
+            expected=", ".join(
+                dict.fromkeys(i.name for i in walk(nest.items) if isinstance(i, Loop))
+            ),
+            found=name,
+        )
+    return replace(nest, items=_replaced(nest.items, name, new))
+
+
+def _unused(nest: LoopNest, name: str) -> None:
+    if any(isinstance(item, Loop | Let) and item.name == name for item in walk(nest.items)):
+        raise LoopError(f"there is a {name} already", expected="a name of its own", found=name)
+
+
+def _replaced(items: tuple[Item, ...], name: str, new: Rewrite) -> tuple[Item, ...]:
+    made: list[Item] = []
+    for item in items:
+        if isinstance(item, Loop) and item.name == name:
+            made += new(item)
+        elif isinstance(item, Loop):
+            made.append(replace(item, items=_replaced(item.items, name, new)))
+        else:
+            made.append(item)
+    return tuple(made)
+
+
+def _joined(items: tuple[Item, ...], name: str) -> tuple[Item, ...]:
+    made: list[Item] = []
+    for item in items:
+        if isinstance(item, Loop) and item.name != name:
+            item = replace(item, items=_joined(item.items, name))
+        before = made[-1] if made else None
+        if isinstance(item, Loop) and isinstance(before, Loop) and before.name == item.name == name:
+            if replace(before, items=()) != replace(item, items=()):
+                raise LoopError(
+                    f"loops of {name} cannot be joined",
+                    expected="neighbours over the same range",
+                    found="two that differ in bounds, step or kind",
+                )
+            known = {let.name: let for let in before.items if isinstance(let, Let)}
+            for let in item.items:
+                if isinstance(let, Let) and known.get(let.name, let) != let:
+                    raise LoopError(
+                        f"loops of {name} cannot be joined",
+                        expected=f"one meaning of {let.name}",
+                        found="two",
+                    )
+            others = (inner for inner in item.items if inner not in known.values())
+            made[-1] = replace(before, items=(*before.items, *others))
+        else:
+            made.append(item)
+    return tuple(made)
+
+
+def _apart(nest: LoopNest, name: str, kind: Kind, least: int) -> LoopNest:
+    known = ranges(nest.items)
+
+    def new(loop: Loop) -> tuple[Item, ...]:
+        if _most(loop, known) < least:
+            return (loop,)
+        if loop.kind != "serial":
+            raise LoopError(
+                f"{name} cannot be made {kind}", expected="a serial loop", found=loop.kind
+            )
+        why = meeting(nest, loop)
+        if why:
+            raise LoopError(
+                f"{name} cannot be made {kind}",
+                expected="no element that one iteration writes and another touches",
+                found=why,
+            )
+        return (replace(loop, kind=kind),)
+
+    return _rewritten(nest, name, new)
+
+
+def _most(loop: Loop, known: Mapping[str, int]) -> int:
+    """Return how many iterations a loop has at most."""
+    low, high = algebra.bounds(loop.low, known), algebra.bounds(loop.high, known)
+    if low is None or high is None or type(high[1]) is not int or type(low[0]) is not int:
+        return LONGEST
+    return high[1] - low[0]
+
+
+def _only_loop(outer: Loop, name: str, verb: str) -> Loop:
+    """Return the loop of that name that is all that another holds, and does not depend on it."""
+    inner = outer.items[0]
+    if len(outer.items) != 1 or not isinstance(inner, Loop) or inner.name != name:
+        raise LoopError(
+            f"{verb} needs {name} to be all that {outer.name} holds",
+            expected=f"one loop {name} inside of {outer.name}",
+            found=f"{len(outer.items)} items",
+        )
+    if outer.name in names(inner.low) | names(inner.high) or {outer.kind, inner.kind} != {"serial"}:
+        raise LoopError(
+            f"{verb} needs {outer.name} and {name} to be plain and not to depend on each other",
+            expected=f"bounds of {name} without {outer.name}, and no lanes or threads yet",
+            found=f"{inner.kind} {name} in {show_expr(inner.low)}..{show_expr(inner.high)}",
+        )
+    return inner
+
+
+def _step_by_one(loop: Loop, verb: str) -> None:
+    if loop.step != 1 or loop.kind != "serial":
+        raise LoopError(
+            f"{verb} needs {loop.name} to be a plain loop in steps of 1",
+            expected="a loop that is not yet cut",
+            found=f"{loop.kind}, by {loop.step}",
+        )
+
+
+def _begins_at_zero(loop: Loop, verb: str) -> None:
+    if loop.low != Const(0) or not isinstance(loop.high, Const):
+        raise LoopError(
+            f"{verb} needs {loop.name} to begin at 0 and to end at a number",
+            expected="0..extent",
+            found=f"{show_expr(loop.low)}..{show_expr(loop.high)}",
+        )
+
+
+def _count(loop: Loop) -> int:
+    assert isinstance(loop.high, Const) and isinstance(loop.high.value, int), "checked before"
+    return -(-loop.high.value // loop.step)
+
+
+def _divides(by: int, low: Expr, high: Expr) -> bool:
+    """Say whether tiles of that size fill a loop."""
+    plain = isinstance(high, Const) and type(high.value) is int and high.value % by == 0
+    return low == Const(0) and plain
+
+
+def _chosen(fn: str, bound: Expr, place: int) -> Expr:
+    """Return the larger or the smaller of a bound and a place."""
+    if isinstance(bound, Const) and type(bound.value) is int:
+        return Const(max(bound.value, place) if fn == "max" else min(bound.value, place))
+    return Call(fn, (bound, Const(place)))

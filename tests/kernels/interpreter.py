@@ -1,0 +1,176 @@
+"""Run a loop nest item by item, in float64: what its text says, slowly.
+
+The idea: nothing is shared with the emitter but the formulas.  Iterations of parallel loops and of
+lanes run in a random order; a reduction is read as it stands at that moment, so that a nest that
+reads it too early gives other numbers.
+"""
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright.base.expr import Call, Const, Expr, Read, Sym
+from tilewright.graph.evaluate_scalar import Number, apply, integers, literal
+from tilewright.graph.ir import Formula
+from tilewright.kernels.body import is_pointwise
+from tilewright.kernels.loops import Do, Item, Let, Loop, LoopNest
+
+Array = np.ndarray
+BEST = ("argmax=", "argmin=")
+
+
+class Absent(Exception):
+    """A term that is not there: a read outside of its tensor, or a `where` that does not hold."""
+
+
+class Interpreter:
+    """The state of one run: what each result holds so far; final."""
+
+    def __init__(self, nest: LoopNest, arrays: Sequence[Array], seed: int) -> None:
+        self.nest = nest
+        self.random = random.Random(seed)
+        inputs = [tensor.name for tensor in nest.body.inputs]
+        self.memory: dict[str, Array] = dict(zip(inputs, arrays, strict=True))
+        self.made: dict[str, dict[tuple[int, ...], Any]] = {}
+        self.times: dict[tuple[str, tuple[int, ...]], int] = {}  # each term is met once
+
+    def run(self) -> dict[str, Array]:
+        """Return the results, and check that every term was computed once."""
+        self.items(self.nest.items, {})
+        names = {do for do, _ in self.times}
+        for name in names:
+            formula = self.formula(name)
+            count = math.prod(int(str(loop.extent)) for loop in formula.loops)
+            assert sum(do == name for do, _ in self.times) == count, f"{name} lacks terms"
+        assert set(self.times.values()) <= {1}, "a term was computed twice"
+        return {name: self.result(name) for name in self.nest.body.outputs}
+
+    def items(self, items: Sequence[Item], env: dict[str, int]) -> None:
+        for item in items:
+            match item:
+                case Let(name, value):
+                    env = {**env, name: self.index(value, env)}
+                case Do(name, loops):
+                    self.do(name, tuple(self.index(loop, env) for loop in loops))
+                case Loop(name, low, high, inner, kind, step):
+                    values = list(range(self.index(low, env), self.index(high, env), step))
+                    if kind != "serial":
+                        self.random.shuffle(values)
+                    for value in values:
+                        self.items(inner, {**env, name: value})
+
+    def formula(self, name: str) -> Formula:
+        formula = self.nest.body.formula(name)
+        assert formula is not None, name
+        return formula
+
+    def do(self, name: str, loops: tuple[int, ...]) -> None:
+        formula = self.formula(name)
+        self.times[name, loops] = self.times.get((name, loops), 0) + 1
+        env = {loop.name: at for loop, at in zip(formula.loops, loops, strict=True)}
+        place = tuple(self.index(entry, env) for entry in formula.index)
+        made = self.made.setdefault(name, {})
+        try:
+            term = self.term(formula, env)
+        except Absent:
+            return
+        made[place] = term if place not in made else _combined(formula.op, made[place], term)
+
+    def term(self, formula: Formula, env: Mapping[str, int]) -> Any:
+        if formula.where is not None and not self.value(formula.where, env).data:
+            raise Absent
+        value = self.value(formula.value, env)
+        if formula.op in BEST:
+            assert formula.at is not None
+            return float(value.data), int(self.value(formula.at, env).data)
+        return value
+
+    def result(self, name: str) -> Array:
+        type_ = self.formula(name).type
+        shape = tuple(int(str(dim)) for dim in type_.shape)
+        found = np.empty(shape, np.float64 if type_.dtype.kind == "float" else type_.dtype.numpy)
+        for place in np.ndindex(shape):
+            found[place] = self.element(name, place).data
+        return found
+
+    def element(self, name: str, place: tuple[int, ...]) -> Number:
+        """Return an element of an input, or of what a formula has made so far."""
+        if name in self.memory:
+            data, dtype = self.memory[name][place], self.nest.body.type(name).dtype
+            wide = np.float64(data) if dtype.kind == "float" else np.asarray(data)
+            return Number(np.asarray(wide), dtype.compute)
+        formula = self.formula(name)
+        env = {e.name: at for e, at in zip(formula.index, place, strict=True) if isinstance(e, Sym)}
+        fill = formula.fill
+        if isinstance(fill, Read):
+            before = self.element(fill.tensor, place)
+        else:
+            before = self.value(fill, {})
+        if is_pointwise(formula):
+            try:
+                made = self.value_of_pointwise(formula, env)
+            except Absent:
+                made = before
+        else:
+            made = self.made.get(name, {}).get(place, before)
+            if formula.op in BEST and made is not before:
+                made = integers(np.asarray(made[1]))
+            elif isinstance(fill, Read) and made is not before:
+                made = _combined(formula.op, before, made)
+        return apply(formula.type.dtype.compute.name, [made], wide=True)
+
+    def value_of_pointwise(self, formula: Formula, env: Mapping[str, int]) -> Number:
+        found = self.term(formula, env)
+        assert isinstance(found, Number)
+        return found
+
+    def value(self, expr: Expr, env: Mapping[str, int]) -> Number:
+        match expr:
+            case Const(value):
+                return literal(value)
+            case Sym(name):
+                return integers(np.asarray(env[name]))
+            case Read(tensor, index, default):
+                place = tuple(int(self.value(entry, env).data) for entry in index)
+                shape = self.nest.body.type(tensor).shape
+                if all(0 <= at < int(str(n)) for at, n in zip(place, shape, strict=True)):
+                    return self.element(tensor, place)
+                if default is None:
+                    raise Absent
+                return self.value(default, env)
+            case Call("select", (cond, yes, no)):
+                chosen = self.value(yes if self.value(cond, env).data else no, env)
+                kind = self.kind(expr, env)
+                return chosen if kind is None else apply(kind, [chosen], wide=True)
+            case Call("exactdiv", args):
+                a, b = (int(self.value(arg, env).data) for arg in args)
+                if a % b:
+                    raise Absent
+                return integers(np.asarray(a // b))
+            case Call(fn, args):
+                with np.errstate(all="ignore"):
+                    return apply(fn, [self.value(arg, env) for arg in args], wide=True)
+
+    def kind(self, select: Call, env: Mapping[str, int]) -> str | None:
+        """Return the type that both sides of a choice meet in, if both are there."""
+        try:
+            both = [self.value(arg, env) for arg in select.args]
+        except Absent:
+            return None
+        made = apply("select", both, wide=True)
+        return None if made.weak else made.dtype.name
+
+    def index(self, expr: Expr, env: Mapping[str, int]) -> int:
+        return int(self.value(expr, env).data)
+
+
+def _combined(op: str, before: Any, term: Any) -> Any:
+    if op in BEST:
+        better = term[0] > before[0] if op == "argmax=" else term[0] < before[0]
+        tie = term[0] == before[0] and term[1] < before[1]
+        return term if better or tie else before
+    names = {"+=": "add", "*=": "mul", "max=": "max", "min=": "min", "any=": "or", "all=": "and"}
+    return apply(names[op], [before, term], wide=True)
