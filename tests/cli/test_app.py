@@ -29,18 +29,26 @@ Command = Callable[..., tuple[int, str, str]]
 README = Path(__file__).parents[2] / "README.md"
 SAID = re.findall(r"`tilewright ([^`]+)`", README.read_text(encoding="utf-8"))
 STANDS_FOR = {"MODEL": "mlp", "NAME": "softmax", "FILE": "messages.txt", "TABLE": "times.csv"}
-# To train until the loss is low and to race every peer takes minutes to an hour.
-SHORTER = {"train": ("--steps", "2", "--batch", "4"), "bench": ("--help",)}
+# To train until the loss is low and to race every peer takes minutes to an hour; to tune, a minute.
+SHORTER = {
+    "train": ("--steps", "2", "--batch", "4"),
+    "bench": ("--help",),
+    "tune": ("--seconds", "1"),
+}
 
 
 @pytest.mark.parametrize("said", SAID)
-def test_the_commands_of_the_readme_run(said: str, command: Command, tmp_path: Path) -> None:
+def test_the_commands_of_the_readme_run(
+    said: str, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "my_models.py").write_text(
         "from torch import nn\n\n\ndef net():\n    return nn.Linear(64, 4)\n"
     )
     (tmp_path / "messages.txt").write_text(show_program(build_program("all-reduce", "ring", 4)))
     (tmp_path / "times.csv").write_text(TIMES)
     verb, *rest = (STANDS_FOR.get(word, word) for word in said.split())
+    if verb == "tune":  # what it keeps is not for other tests to find
+        monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
     code, _, err = command(verb, *rest, *SHORTER.get(verb, ()))
     assert code == 0, err
 
@@ -52,6 +60,7 @@ def test_the_readme_names_every_command() -> None:
         "show",
         "op",
         "explain",
+        "tune",
         "debug",
         "machine",
         "collective",
@@ -61,6 +70,28 @@ def test_the_readme_names_every_command() -> None:
         "timetable",
         "bench",
     }
+
+
+# ------------------------------------------------------------------------------------------ tuning
+
+
+def test_a_model_is_tuned_once_and_known_then(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
+    code, out, err = command("tune", "mlp", "--seconds", "0.1")
+    assert (code, err) == (0, "")
+    kernels, measured, left = map(
+        int, re.search(r"(\d+) kernels: (\d+) measured now, 0 known, (\d+) left", out).groups()
+    )
+    assert measured >= 1
+    assert kernels == measured + left
+    assert len(list((tmp_path / "cache" / "tuned").glob("??/*"))) == measured
+    code, out, _ = command("tune", "mlp", "--seconds", "0")
+    assert code == 0
+    assert f"{kernels} kernels: 0 measured now, {measured} known, {left} left" in out
+    _, out, _ = command("explain", "mlp")
+    assert out.count("tuned: ") == measured
 
 
 # ----------------------------------------------------------------------------------------- looking

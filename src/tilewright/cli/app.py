@@ -164,6 +164,26 @@ def explain(
 
 
 @app.command()
+def tune(
+    model: Model,
+    batch: Examples = None,
+    inputs: Inputs = None,
+    train: Training = False,
+    seconds: Annotated[
+        float, typer.Option(help="In which kernels are measured, about.", min=0)
+    ] = 60.0,
+) -> None:
+    """Measure the ways to compute a model's kernels; later compilations take the fastest."""
+    from tilewright.cli.inspect import Look
+    from tilewright.cli.tuned import run_tuner
+
+    look = Look(model, batch, tuple(inputs or ()), train)
+    console = Console(highlight=False, soft_wrap=True, emoji=False)
+    if not run_tuner(look, seconds, console):
+        raise typer.Exit(INTERRUPTED)
+
+
+@app.command()
 def machine(
     name: Annotated[
         str,

@@ -17,6 +17,7 @@ from tilewright.capture import capture, core_coverage
 from tilewright.cli.subject import Data, Subject, data_for, find_subject, inputs_for
 from tilewright.cli.written_input import read_inputs
 from tilewright.compiler import Built, Options, build
+from tilewright.compiler.choices import choices_for
 from tilewright.compiler.debug import Comparison, check_against_eager, compare_with_eager
 from tilewright.compiler.pipeline import passes
 from tilewright.cost import ModelSpec, model_names
@@ -67,7 +68,8 @@ def graph_text(look: Look, stage: str, *, brief: bool) -> str:
         changed = "" if step.after != step.before else "   nothing to do"
         lines.append(f"{step.name:<24} {_counts(step.after)}   {step.seconds:6.2f} s{changed}")
 
-    after = run(graph, passes(Options()), watch=watch)
+    options = Options()
+    after = run(graph, passes(options, choices_for(options)), watch=watch)
     return show(after, brief=brief) if stage == "optimized" else "\n".join(lines)
 
 
@@ -100,6 +102,18 @@ def measurement(look: Look) -> str:
     else:
         built, inputs = _forward_pass(subject, look)
     return built.measure(inputs)
+
+
+def graph_and_inputs(look: Look) -> tuple[Graph, list[Any]]:
+    """Return a model's graph, and the tensors that it runs on."""
+    subject = find_subject(look.model)
+    if look.training:
+        data = data_for(subject, look.batch or BATCH, 0)
+        step = _step(subject, data)
+        return step.graph, step.inputs(*data.batches.at(0))
+    inputs = _inputs(subject, look)
+    captured = capture(subject.model, *inputs)
+    return captured.graph, captured.bind(inputs, {})
 
 
 def compare(look: Look, console: Console) -> None:

@@ -19,6 +19,7 @@ from tilewright.base.expr import Expr, Read, Sym
 from tilewright.base.sizes import Sizes, nominal
 from tilewright.compiler import control
 from tilewright.compiler.attention import place_attention
+from tilewright.compiler.choices import Choices
 from tilewright.compiler.contraction import place_contraction
 from tilewright.compiler.inplace import updates_in_place
 from tilewright.compiler.library import Call, reason_of, serve
@@ -60,6 +61,7 @@ from tilewright.program import (
     View,
     contiguous,
     lifetimes,
+    reach,
     whole,
 )
 from tilewright.program import CONSTANT as CONSTANT_BUFFER
@@ -87,15 +89,20 @@ class Assembled:
     memory: MemoryPlan
 
 
-def assemble(graph: Graph, options: Options) -> Assembled:
+def assemble(
+    graph: Graph, options: Options, choices: Choices, lying: Mapping[str, View] | None = None
+) -> Assembled:
     """Turn an optimized graph into a Program.
 
     Results come in the order of the graph's outputs, without those that are updates: these are
-    written into their inputs.  Raises LibraryCallError under `Options(library=False)`.
+    written into their inputs.  choices: what was measured.  lying: how inputs lie that are not
+    contiguous; such a one is given as flat memory.  Raises LibraryCallError under
+    `Options(library=False)`.
     """
-    assembly = Assembly(graph, options)
+    assembly = Assembly(graph, options, choices)
     for value in graph.inputs:
-        assembly.places[value.name] = assembly.buffer(value, INPUT)
+        view = (lying or {}).get(value.name)
+        assembly.places[value.name] = assembly.input(value, view)
     updated = {position for _, position in graph.updates}
     assembly.results = {v.name for k, v in enumerate(graph.outputs) if k not in updated}
     assembly.run()
@@ -113,9 +120,10 @@ class Assembly:
     buffers that hold the same in all steps.
     """
 
-    def __init__(self, graph: Graph, options: Options) -> None:
+    def __init__(self, graph: Graph, options: Options, choices: Choices) -> None:
         self.graph = graph
         self.options = options
+        self.choices = choices
         self.places: dict[str, View] = {}
         self.buffers: dict[str, Buffer] = {}
         self.kernels: dict[str, KernelSource] = {}
@@ -136,7 +144,7 @@ class Assembly:
         self, graph: Graph, places: Sequence[View], targets: dict[str, View], *, depth: int
     ) -> "Assembly":
         """Return the assembly of a sub-graph whose inputs lie at `places`."""
-        made = Assembly(graph, self.options)
+        made = Assembly(graph, self.options, self.choices)
         made.places = dict(zip((value.name for value in graph.inputs), places, strict=True))
         made.buffers, made.kernels, made.decisions = self.buffers, self.kernels, self.decisions
         made.results, made.targets, made.named = set(targets), targets, self.named
@@ -307,6 +315,16 @@ class Assembly:
         name = self._fresh(f"{self.prefix}{value.name}") if self.prefix else value.name
         made = self.buffers[name] = Buffer(name, value.type, kind, data=data)
         return whole(made)
+
+    def input(self, value: Value, lying: View | None) -> View:
+        """Add the buffer of an input: as its type says, or so much memory as a view reaches."""
+        if lying is None:
+            return self.buffer(value, INPUT)
+        low, high = reach(lying.shape, lying.strides)
+        flat = Value(value.name, TensorType((high - low,), value.type.dtype))
+        return replace(
+            self.buffer(flat, INPUT), shape=lying.shape, strides=lying.strides, offset=-low
+        )
 
     def _fresh(self, wish: str) -> str:
         name, count = wish, 0

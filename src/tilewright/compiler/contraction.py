@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 from tilewright.base.dtypes import DType
 from tilewright.base.expr import Call, Const, Expr, Read, Sym, substitute
 from tilewright.base.sizes import least_of, same
-from tilewright.compiler.strided import grouped
+from tilewright.compiler.choices import LIBRARY, Asked, alone
+from tilewright.compiler.strided import grouped, is_contiguous
 from tilewright.graph.classify import Contraction, classify_contraction
 from tilewright.graph.ir import Formula, Loop, Node, TensorType, Value
 from tilewright.graph.notation import normal
@@ -26,15 +27,18 @@ from tilewright.graph.views import place
 from tilewright.kernels import (
     LOOPS,
     PRODUCT_DTYPES,
+    PRODUCT_RECIPE,
     SLICE,
     SPAN,
     Emitted,
     Product,
     Role,
+    Tiling,
     emit_product,
     merged,
 )
 from tilewright.program import LibraryCall, View, contiguous, reach, whole
+from tilewright.tune import read_tiling, show_tiling
 
 if TYPE_CHECKING:
     from tilewright.compiler.assemble import Assembly
@@ -66,7 +70,7 @@ def place_contraction(assembly: "Assembly", node: Node) -> bool:
     dtype, library = node.output.type.dtype, assembly.options.library
     sources = operands_of(node)
     left, right = (assembly.places[sources[r.tensor].name] for r in (found.left, found.right))
-    ours = is_ours(found, dtype) and _is_small(left) and _is_small(right)
+    able = ours = is_ours(found, dtype) and _is_small(left) and _is_small(right)
     if library and ours and not _is_copied(found, left, right):
         few = assembly.around is None and _is_packed_for_few(found, right)
         ours = _flops(found) <= SMALL and not few
@@ -78,11 +82,14 @@ def place_contraction(assembly: "Assembly", node: Node) -> bool:
         return assembly.scratch(f"{node.output.name}_product", _over(loops, dtype))
 
     views = (left, right, result)
-    if ours:
+    tiling, why = (Tiling() if ours else None), ""
+    if able:
+        tiling, why = _chosen(assembly, node, found, views, tiling)
+    if tiling is not None:
         call = as_product(found, dtype, *views, assembly.gathered, assembly.hoisted)
     else:
         call = as_matrices(found, *views, assembly.gathered, scratch)
-    name = _add(assembly, node, call)
+    name = _add(assembly, node, call, tiling or Tiling(), why)
     if not call.direct:
         loops = (*found.batch, *found.m, *found.n)
         dense = whole(assembly.buffers[call.output.buffer])
@@ -91,18 +98,78 @@ def place_contraction(assembly: "Assembly", node: Node) -> bool:
     return True
 
 
-def _add(assembly: "Assembly", node: Node, call: MatrixCall) -> str:
+def _chosen(
+    assembly: "Assembly",
+    node: Node,
+    found: Contraction,
+    views: tuple[View, View, View],
+    usual: Tiling | None,
+) -> tuple[Tiling | None, str]:
+    """Return the knobs of our kernel, None for the library, as measured if it was; and why.
+
+    usual: what is taken where nothing was measured.
+    """
+    if (assembly.depth and usual is not None) or not is_contiguous(views[2]):
+        return usual, ""  # in a loop a small product is part of a region that a call would end
+    dtype, sources = node.output.type.dtype, operands_of(node)
+    copied = set[str]()
+
+    def copy(view: View, _: Sequence[Expr], loops: Sequence[Loop]) -> View:
+        copied.add(view.buffer)
+        shape = tuple(fixed(loop.extent) for loop in loops)
+        return View(view.buffer, shape, contiguous(shape))
+
+    product = as_product(found, dtype, *views, copy, lambda *_: None).by
+    assert isinstance(product, Product), "it was asked for"
+    lying = {
+        sources[r.tensor].name: v for r, v in zip((found.left, found.right), views, strict=False)
+    }
+    asked = Asked(
+        product_words(product) + " copied" * len(copied),
+        emit_product(product).recipe.removeprefix("contraction: ").rpartition(",")[0],
+        PRODUCT_RECIPE,
+        LIBRARY if usual is None else show_tiling(usual),
+        (LIBRARY,),
+        product.flops,
+        alone(node),
+        tuple(lying.items()),
+        product,
+    )
+    allowed = assembly.options.library
+    verdict = assembly.choices.take(asked, lambda way: allowed or way != LIBRARY)
+    if verdict.choice == LIBRARY:
+        return None, verdict.reason
+    return read_tiling(verdict.choice) or usual, verdict.reason
+
+
+def product_words(product: Product) -> str:
+    """Return what a product computes, and how its operands lie, in words."""
+    named = zip(
+        ("batch", "rows", "columns", "terms"),
+        (product.batch, product.rows, product.columns, product.terms),
+        strict=True,
+    )
+    loops = (
+        f"{name} {','.join(':'.join(map(str, loop)) for loop in role) or '-'}"
+        for name, role in named
+    )
+    scaled = " scaled" if product.scale != 1.0 else ""
+    return f"product {product.dtype.name} {' '.join(loops)}{scaled}"
+
+
+def _add(assembly: "Assembly", node: Node, call: MatrixCall, tiling: Tiling, why: str) -> str:
     """Add the step of a product, and the decision; returns the name of what computes it."""
+    why = f"; {why}" if why else ""
     if isinstance(call.by, Product):
-        kernel = emit_product(call.by)
+        kernel = emit_product(call.by, tiling)
         assembly.product(kernel, call.by.dtype, call.inputs, call.output, node.origin)
-        reason = f"{kernel.recipe}: {kernel.name}"
+        reason = f"{kernel.recipe}: {kernel.name}{why}"
         assembly.decide(node, "kernel", reason, kernel.flops, kernel.bytes)
         return kernel.name
     slots = (("%", 0), ("%", 1))
     step = LibraryCall(call.by, slots, (), call.inputs, (call.output,), origin=node.origin)
     assembly.steps.append(step)
-    assembly.decide(node, "library", f"contraction by {call.by}")
+    assembly.decide(node, "library", f"contraction by {call.by}{why}")
     return call.by
 
 

@@ -11,10 +11,13 @@ This module does not know buffers, nor how the library computes.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from tilewright.autodiff import full
+from tilewright.base.dtypes import DType
+from tilewright.compiler.choices import LIBRARY as BY_LIBRARY
+from tilewright.compiler.choices import OWN, Asked, Choices, alone
 from tilewright.compiler.windows import is_product, multiply
 from tilewright.compiler.winograd import is_winograd
 from tilewright.graph.build import Builder, sort
@@ -38,6 +41,7 @@ class PlaceConvolutions:
 
     library: bool = True
     winograd: bool = True
+    choices: Choices = field(default_factory=Choices, compare=False)
     name: str = "place_convolutions"
     needs: tuple[str, ...] = ()
     ensures: tuple[str, ...] = ()
@@ -52,16 +56,17 @@ class PlaceConvolutions:
         builder = Builder.extending(replace(graph, nodes=()))
         builder.reserve(value.name for node in graph.nodes for value in node.outputs)
         done: set[str] = set()
+        products = {name for name, one in found.items() if self._is_product(one)}
         for node in graph.nodes:
             one = found.get(node.outputs[0].name)
             if one is None:
                 builder.nodes.append(node)
-            elif self._is_product(one):
+            elif node.output.name in products:
                 first, second = _OPERANDS[one.kind]
                 operands = one.values[first], one.values[second]
                 multiply(builder, one.convolution, *operands, one.node.output, one.node.origin)
             elif one.node.output.name not in done:
-                halves = [one, *self._partners(one, found, done)]
+                halves = [one, *_partners(one, found, products | done)]
                 known = [other.values for other in found.values() if one.pairs_with(other)]
                 builder.nodes.append(_call(builder, halves, known))
                 done.update(half.node.output.name for half in halves)
@@ -69,20 +74,52 @@ class PlaceConvolutions:
 
     def _is_product(self, one: "_Found") -> bool:
         """Say whether a convolution is computed as a product of matrices."""
-        c = one.convolution
+        c, dtype = one.convolution, one.node.output.type.dtype
         if not is_product(c):
             return False
-        ours = one.node.output.type.dtype in PRODUCT_DTYPES
-        if self.winograd and is_winograd(c, one.node.output.type.dtype):
-            return True
-        return _is_better_product(c, ours=ours) if self.library else ours
+        ours = dtype in PRODUCT_DTYPES
+        fast = self.winograd and is_winograd(c, dtype)
+        if not self.library:
+            return fast or ours
+        usual = fast or _is_better_product(c, ours=ours)
+        if not ours:
+            return usual
+        asked = Asked(
+            describe(c, dtype, fast=fast),
+            f"convolution, {c.kind}: {_listed(c.shapes[0])} by {_listed(c.shapes[1])}",
+            RECIPE,
+            OWN if usual else BY_LIBRARY,
+            (OWN, BY_LIBRARY),
+            2 * prod(c.shapes[2]) * prod(c.shapes[1][1:]),
+            alone(one.node),
+        )
+        return self.choices.take(asked).choice == OWN
 
-    def _partners(
-        self, one: "_Found", found: Mapping[str, "_Found"], done: set[str]
-    ) -> list["_Found"]:
-        others = (other for name, other in found.items() if name not in done and other is not one)
-        paired = (other for other in others if one.pairs_with(other))
-        return [other for other in paired if not self._is_product(other)][:1]
+
+RECIPE = 1
+"""Grows when what was measured of convolutions no longer holds."""
+
+
+def describe(c: Convolution, dtype: DType, *, fast: bool) -> str:
+    """Return a convolution in words; fast: whether ours is Winograd's."""
+    x, w, y = map(_listed, c.shapes)
+    steps = (c.stride, c.padding, c.dilation)
+    stride, padding, dilation = map(_listed, steps)
+    own = " winograd" if fast else ""
+    return (
+        f"convolution {c.kind} {dtype.name} {x} {w} {y} stride {stride} padding {padding} "
+        f"dilation {dilation} groups {c.groups}{own}"
+    )
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return "x".join(map(str, numbers))
+
+
+def _partners(one: "_Found", found: Mapping[str, "_Found"], taken: set[str]) -> list["_Found"]:
+    """Return the gradient that shares the call of another, if there is one."""
+    others = (other for name, other in found.items() if name not in taken and other is not one)
+    return [other for other in others if one.pairs_with(other)][:1]
 
 
 @dataclass(frozen=True, slots=True)

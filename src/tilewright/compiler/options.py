@@ -21,8 +21,9 @@ class Options:
     the first that differs (debug mode).  library: False forbids calls to ATen, with a
     LibraryCallError that names the first operator that would need one.  winograd: False computes
     every convolution by plain sums, in which what no tap reads has no part, not even in rounding.
-    verify: check the graph
-    after every pass and the Program before it runs (slower to compile).  fuse: False gives every
+    tuned: False computes every kernel in the usual way, whatever `tilewright tune` has measured on
+    this processor.  verify: check the graph after every pass and the Program before it runs (slower
+    to compile).  fuse: False gives every
     operator a kernel of its own.  random: "torch" lets a training step draw from torch's generator
     in eager's order, as compiled functions always do: the same `torch.manual_seed` gives eager's
     masks bit for bit; left out, a step's masks are Philox numbers of a seed and of each element's
@@ -37,6 +38,7 @@ class Options:
     check: str = ""
     library: bool = True
     winograd: bool = True
+    tuned: bool = True
     verify: bool = False
     fuse: bool = True
     random: str = ""
@@ -66,7 +68,7 @@ class Options:
                 mend='Options(buckets=("batch",))',
             )
         check_target(self.target, processor())
-        for name in ("library", "winograd", "verify", "fuse"):
+        for name in ("library", "winograd", "tuned", "verify", "fuse"):
             value = getattr(self, name)
             if not isinstance(value, bool):
                 raise OptionError(

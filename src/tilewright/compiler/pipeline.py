@@ -12,6 +12,7 @@ from typing import Any
 
 from tilewright.compiler.assemble import Assembled, Decision, assemble
 from tilewright.compiler.attention import streams
+from tilewright.compiler.choices import Choices, choices_for
 from tilewright.compiler.convolutions import PlaceConvolutions
 from tilewright.compiler.library import served
 from tilewright.compiler.mask_gradients import ExpandBesideMasks
@@ -25,9 +26,10 @@ from tilewright.graph.passes import Pass, run
 from tilewright.optimize import DeadCode, Fuse, SplitReductions, simplifications
 from tilewright.program import Program
 from tilewright.runtime import NATIVE, Executable, find_toolchain
+from tilewright.tune import Store
 
 
-def passes(options: Options) -> tuple[Pass, ...]:
+def passes(options: Options, choices: Choices) -> tuple[Pass, ...]:
     """Return the passes of one compilation, in order."""
     simple = simplifications(_kept if options.library else streams)
     masks: tuple[Pass, ...] = (AddMasks(), ExpandBesideMasks())
@@ -36,7 +38,7 @@ def passes(options: Options) -> tuple[Pass, ...]:
         *masks,
         *orders,
         *simple,
-        PlaceConvolutions(options.library, options.winograd),
+        PlaceConvolutions(options.library, options.winograd, choices),
         SplitReductions(),
     )
     return (*before, Fuse(), DeadCode()) if options.fuse else before
@@ -52,7 +54,8 @@ class Built:
     """A compiled graph: what runs, and why it is as it is.
 
     source: the graph as it was given.  graph: as it was optimized.  seconds: compile time, by step.
-    target: the instruction set that was chosen for the kernels.
+    target: the instruction set that was chosen for the kernels.  tuned: what was measured of
+    convolutions.
     """
 
     source: Graph
@@ -61,6 +64,7 @@ class Built:
     executable: Executable
     seconds: tuple[tuple[str, float], ...]
     target: str = NATIVE
+    tuned: tuple[str, ...] = ()
 
     @property
     def program(self) -> Program:
@@ -91,32 +95,38 @@ class Built:
         return measured_text(self, self.executable.measure(inputs, runs))
 
 
-def build(graph: Graph, options: Options | None = None) -> Built:
+def build(graph: Graph, options: Options | None = None, store: Store | None = None) -> Built:
     """Compile a graph; where its sizes vary, once for all values that they admit.
 
-    Raises SizesError where what was made depends on the example in a way that nobody noted: then
-    it is right for the example alone.
+    store: measurements in the place of those that are kept for this processor.  Raises SizesError
+    where what was made depends on the example in a way that nobody noted: then it is right for the
+    example alone.
     """
     options = options or Options()
     options.refuse_buckets()
     seconds: list[tuple[str, float]] = []
     start = time.perf_counter()
-    optimized = run(graph, passes(options), verify=options.verify)
+    choices = choices_for(options, store)
+    optimized = run(graph, passes(options, choices), verify=options.verify)
     seconds.append(("optimize", time.perf_counter() - start))
     start = time.perf_counter()
-    assembled = assemble(optimized, options)
+    assembled = assemble(optimized, options, choices)
     seconds.append(("assemble", time.perf_counter() - start))
     if assembled.program.sizes is not None:
         start = time.perf_counter()
-        check_other_example(graph, assembled.program, lambda other: _assembled(other, options))
+        check_other_example(
+            graph, assembled.program, lambda other: _assembled(other, options, store)
+        )
         seconds.append(("check sizes", time.perf_counter() - start))
     start = time.perf_counter()
     # Without a target the system's compiler is looked for only if there is something to compile.
     toolchain = find_toolchain(options.target) if options.target else None
     executable = Executable(assembled.program, toolchain)
     seconds.append(("compile kernels", time.perf_counter() - start))
-    return Built(graph, optimized, assembled, executable, tuple(seconds), options.target)
+    times, told = tuple(seconds), choices.told()
+    return Built(graph, optimized, assembled, executable, times, options.target, told)
 
 
-def _assembled(graph: Graph, options: Options) -> Program:
-    return assemble(run(graph, passes(options)), options).program
+def _assembled(graph: Graph, options: Options, store: Store | None) -> Program:
+    choices = choices_for(options, store)
+    return assemble(run(graph, passes(options, choices)), options, choices).program

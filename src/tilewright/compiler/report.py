@@ -43,6 +43,7 @@ def explain_built(built: "Built") -> str:
         f"segments, {sum(calls.values())} library calls"
     )
     lines += [f"    {count:>4} x {target}" for target, count in sorted(calls.items())]
+    lines += [f"  {line}" for line in built.tuned]
     lines.append(f"  {built.assembled.memory}")
     times = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in built.seconds)
     target = f" for {built.target}" if built.target else ""

@@ -17,6 +17,7 @@ from tilewright.kernels.attention import (
     is_narrow,
 )
 from tilewright.kernels.contraction import DTYPES as PRODUCT_DTYPES
+from tilewright.kernels.contraction import LIMITS as KNOB_LIMITS
 from tilewright.kernels.contraction import (
     LOOPS,
     SLICE,
@@ -24,10 +25,13 @@ from tilewright.kernels.contraction import (
     Product,
     Role,
     Tiling,
+    blocks,
     emit_product,
     merged,
+    product_extents,
     tiles,
 )
+from tilewright.kernels.contraction import RECIPE as PRODUCT_RECIPE
 from tilewright.kernels.emit import FLAGS, Emitted, choose_recipe, emit, emit_naive, read_together
 from tilewright.kernels.winograd import (
     MOST_INPUTS,
@@ -41,7 +45,9 @@ from tilewright.kernels.winograd import (
 __all__ = [
     "ATTENTION_DTYPES",
     "FLAGS",
+    "KNOB_LIMITS",
     "PRODUCT_DTYPES",
+    "PRODUCT_RECIPE",
     "LOOPS",
     "SLICE",
     "SPAN",
@@ -54,7 +60,9 @@ __all__ = [
     "Tiling",
     "attention_source",
     "choose_recipe",
+    "blocks",
     "cuts",
+    "product_extents",
     "emit",
     "emit_attention",
     "emit_attention_grad",

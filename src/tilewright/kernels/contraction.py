@@ -26,6 +26,7 @@ BLOCK_FLOPS, MOST_BLOCKS = 128_000_000, 64  # a large product is cut into more b
 EVEN = 4  # threads that share blocks evenly, if they can
 PACKING = 32  # products and sums that take as long as packing an element
 LOOPS = 16  # that rows, columns or terms run through, at most
+RECIPE = 1  # grows when what was measured of it no longer holds
 PART_FLOPS = 250_000  # below, a part is not worth a thread's attention
 _TEXT = Path(__file__).with_suffix(".c")
 _VECTORS = _TEXT.with_name("vectors.c")
@@ -129,7 +130,7 @@ def emit_product(product: Product, tiling: Tiling = DEFAULT) -> Emitted:
         "columns": merged(product.columns),
         "terms": merged(product.terms),
     }
-    down, across = _cut(product, tiling)
+    down, across = blocks(product, tiling)
     function, _ = tiles(product.dtype)
     units = count(product.batch) * down * across
     c = product.dtype.c
@@ -153,6 +154,39 @@ def emit_product(product: Product, tiling: Tiling = DEFAULT) -> Emitted:
     parts = max(1, min(PARTS, units, product.flops // PART_FLOPS))
     reason = f"contraction: {_described(product)}, {units} block{'s' * (units > 1)}"
     return named(lines, parts, product.flops, _bytes(product), reason)
+
+
+def product_extents(product: Product) -> tuple[int, int, int, int]:
+    """Return how many iterations batch, rows, columns and terms have."""
+    batch, rows, columns = count(product.batch), count(product.rows), count(product.columns)
+    return batch, rows, columns, count(product.terms)
+
+
+def blocks(product: Product, tiling: Tiling) -> tuple[int, int]:
+    """Return into how many blocks rows and columns are cut: enough for all threads, a multiple of
+    EVEN, and so that little is packed: every block packs its columns of b, and its rows of a each
+    time that other columns are packed."""
+    batch, rows, columns, _ = product_extents(product)
+    wanted = max(
+        min(tiling.blocks, product.flops // PART_FLOPS),
+        min(MOST_BLOCKS, product.flops // BLOCK_FLOPS),
+    )
+    widest = tiling.panels * SLICE
+
+    def price(cut: tuple[int, int]) -> tuple[int, float]:
+        down, across = cut
+        units = batch * down * across
+        packed = down * columns + 2 * across * -(-columns // (across * widest)) * rows
+        uneven = -(-units // EVEN) * EVEN / units
+        return max(0, wanted - units), (rows * columns + PACKING * packed) * uneven
+
+    most = max(1, PARTS // batch)
+    cuts = (
+        (down, across)
+        for down in range(1, max(1, min(most, rows // TALL)) + 1)
+        for across in range(1, max(1, min(most // down, columns // SLICE)) + 1)
+    )
+    return min(cuts, key=price)
 
 
 def _block(product: Product, tiling: Tiling, down: int, across: int) -> list[str]:
@@ -197,33 +231,6 @@ def _table(name: str, role: Role) -> str:
     """Return a role's loops as `contraction.c` takes them."""
     numbers = [len(role), *(number for loop in role for number in loop)]
     return f"static const long {name}[] = {{{', '.join(map(str, numbers))}}};"
-
-
-def _cut(product: Product, tiling: Tiling) -> tuple[int, int]:
-    """Return into how many blocks rows and columns are cut: enough for all threads, a multiple of
-    EVEN, and so that little is packed: every block packs its columns of b, and its rows of a each
-    time that other columns are packed."""
-    batch, rows, columns = count(product.batch), count(product.rows), count(product.columns)
-    wanted = max(
-        min(tiling.blocks, product.flops // PART_FLOPS),
-        min(MOST_BLOCKS, product.flops // BLOCK_FLOPS),
-    )
-    widest = tiling.panels * SLICE
-
-    def price(cut: tuple[int, int]) -> tuple[int, float]:
-        down, across = cut
-        units = batch * down * across
-        packed = down * columns + 2 * across * -(-columns // (across * widest)) * rows
-        uneven = -(-units // EVEN) * EVEN / units
-        return max(0, wanted - units), (rows * columns + PACKING * packed) * uneven
-
-    most = max(1, PARTS // batch)
-    cuts = (
-        (down, across)
-        for down in range(1, max(1, min(most, rows // TALL)) + 1)
-        for across in range(1, max(1, min(most // down, columns // SLICE)) + 1)
-    )
-    return min(cuts, key=price)
 
 
 def _bytes(product: Product) -> int:

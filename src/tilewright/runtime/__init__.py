@@ -3,6 +3,7 @@
 from tilewright.runtime.executable import Executable, load
 from tilewright.runtime.standalone import Observed, observe, write_standalone
 from tilewright.runtime.target import NATIVE, TARGETS, check_target
+from tilewright.runtime.threads import thread_count
 from tilewright.runtime.toolchain import Toolchain, find_toolchain, processor
 from tilewright.runtime.trace import Timed, Trace
 
@@ -19,5 +20,6 @@ __all__ = [
     "load",
     "observe",
     "processor",
+    "thread_count",
     "write_standalone",
 ]

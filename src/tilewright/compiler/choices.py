@@ -1,0 +1,100 @@
+"""What computes a kernel that can be computed in more than one way: as measured, where it was.
+
+The idea: who places a node asks with the usual way in hand, and gets another where one was measured
+to be clearly faster on this processor.  What was asked is remembered, each kernel as a graph of its
+own, so that a tuner can ask the same of each.
+
+This module does not know how a way is carried out, nor how it is measured.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from tilewright.compiler.options import Options
+from tilewright.graph.ir import Graph, Node
+from tilewright.kernels import Product
+from tilewright.program import View
+from tilewright.tune import Store, Verdict, judge, this_processor
+
+LIBRARY, OWN = "library", "own"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A kernel that there is a choice for.
+
+    kernel: what it computes and how its operands lie, in words that no name is part of; title:
+    shorter.  recipe: its version.  default: the usual way.  ways: others than knobs.  graph: the
+    kernel alone.  lying: where its operands lie; None where the passes are yet to come.  product:
+    what has knobs.
+    """
+
+    kernel: str
+    title: str
+    recipe: int
+    default: str
+    ways: tuple[str, ...]
+    flops: int
+    graph: Graph
+    lying: tuple[tuple[str, View], ...] | None = None
+    product: Product | None = None
+
+
+class Choices:
+    """What was measured, and what was asked of it; final.
+
+    Mutable: `asked`, `counts` and `verdicts` grow.  forced: ways that are taken whatever was
+    measured.
+    """
+
+    def __init__(self, store: Store | None = None, forced: Mapping[str, str] | None = None) -> None:
+        self.store = store
+        self.forced = dict(forced or {})
+        self.asked: dict[str, Asked] = {}
+        self.counts: Counter[str] = Counter()
+        self.verdicts: dict[str, Verdict] = {}
+
+    def take(self, asked: Asked, allowed: Callable[[str], bool] = lambda _: True) -> Verdict:
+        """Return the way to take, with the reason if it was measured."""
+        self.asked.setdefault(asked.kernel, asked)
+        self.counts[asked.kernel] += 1
+        verdict = self._verdict(asked, allowed)
+        self.verdicts[asked.kernel] = verdict
+        return verdict
+
+    def _verdict(self, asked: Asked, allowed: Callable[[str], bool]) -> Verdict:
+        if asked.kernel in self.forced:
+            return Verdict(self.forced[asked.kernel], "", 1.0)
+        found = None if self.store is None else self.store.get(asked.kernel, asked.recipe)
+        return (
+            Verdict(asked.default, "", 1.0)
+            if found is None
+            else judge(found, asked.default, allowed)
+        )
+
+    def told(self) -> tuple[str, ...]:
+        """Return what was measured of kernels that are none of one node, in the words of
+        `explain`: convolutions become several."""
+        lines = []
+        for kernel, verdict in self.verdicts.items():
+            asked = self.asked[kernel]
+            if asked.product is None and verdict.reason:
+                by = "the library" if verdict.choice == LIBRARY else "products of ours"
+                lines.append(f"{asked.title}: by {by}; {verdict.reason}")
+        return tuple(lines)
+
+
+def choices_for(options: Options, store: Store | None = None) -> Choices:
+    """Return the choices of a compilation: as measured, unless the options forbid it.
+
+    store: measurements in the place of those that are kept for this processor.
+    """
+    if not options.tuned:
+        return Choices()
+    return Choices(Store(this_processor(options.target)) if store is None else store)
+
+
+def alone(node: Node) -> Graph:
+    """Return the graph of one node."""
+    return Graph("kernel", tuple(dict.fromkeys(node.inputs)), (node,), node.outputs)

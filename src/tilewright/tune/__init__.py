@@ -1,0 +1,24 @@
+"""What kernels may be tried with, what was measured of them, and where that is kept."""
+
+from tilewright.tune.measured import Measured, Timing, Verdict, judge
+from tilewright.tune.processor import Processor, this_processor
+from tilewright.tune.space import Candidate, product_candidates, read_tiling, show_tiling
+from tilewright.tune.stopwatch import Clock, compare, summary
+from tilewright.tune.store import Store
+
+__all__ = [
+    "Candidate",
+    "Clock",
+    "Measured",
+    "Processor",
+    "Store",
+    "Timing",
+    "Verdict",
+    "compare",
+    "judge",
+    "product_candidates",
+    "read_tiling",
+    "show_tiling",
+    "summary",
+    "this_processor",
+]

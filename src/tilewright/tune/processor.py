@@ -1,0 +1,62 @@
+"""A processor as measurements see it: its name, its vectors, its caches, and how many threads.
+
+The idea: what a kernel takes depends on these; a measurement counts where all of them are the same.
+
+This module does not know what is measured.
+"""
+
+import functools
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from tilewright.runtime import NATIVE, processor, thread_count
+
+CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+USUAL = (32 << 10, 512 << 10, 8 << 20)
+"""Bytes of the caches where the system does not tell."""
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_VECTORS = (("avx512f", 64), ("avx", 32))
+_LEVELS = {"x86-64": 16, "x86-64-v2": 16, "x86-64-v3": 32, "x86-64-v4": 64}
+
+
+@dataclass(frozen=True, slots=True)
+class Processor:
+    """name: as the system tells it.  vector: bytes of a vector.  l1, l2, l3: bytes of the caches
+    for data, of one core, and shared.  threads: on which kernels run."""
+
+    name: str
+    vector: int
+    l1: int
+    l2: int
+    l3: int
+    threads: int
+
+
+def this_processor(target: str = NATIVE) -> Processor:
+    """Return the processor that this process runs on, for an instruction set."""
+    told = processor()
+    named = re.search(r"^model name\s*:\s*(.*)$", told, re.MULTILINE)
+    abilities = set(told.split())
+    native = next((size for flag, size in _VECTORS if flag in abilities), 16)
+    caches = _caches(CACHES)
+    name = named.group(1).strip() if named else told.split("\n")[0]
+    return Processor(name, _LEVELS.get(target, native), *caches, thread_count())
+
+
+@functools.lru_cache
+def _caches(folder: Path) -> tuple[int, int, int]:
+    """Return the bytes of the caches that hold data, by level."""
+    found = dict(enumerate(USUAL, 1))
+    for place in sorted(folder.glob("index*")):
+        try:
+            kind, level, size = (
+                (place / name).read_text(encoding="ascii").strip()
+                for name in ("type", "level", "size")
+            )
+        except OSError:
+            continue
+        match = re.fullmatch(r"(\d+)([KMG]?)", size)
+        if kind in ("Data", "Unified") and level in ("1", "2", "3") and match:
+            found[int(level)] = int(match.group(1)) * _UNITS[match.group(2)]
+    return found[1], found[2], found[3]

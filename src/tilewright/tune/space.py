@@ -1,0 +1,142 @@
+"""The ways to compute a product by our kernel: its knobs, without those that cannot be good.
+
+The idea: the grid of knobs is small; what caches and registers rule out goes first, each with its
+reason, and a model of what is moved between caches ranks the rest (Low and others, Analytical
+modeling is enough for high-performance BLIS, 2016; its formulas keep a panel in the first cache and
+packed blocks in the second).  The model is right to about a third, so the best few are measured.
+
+This module does not know what anything took.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import astuple, dataclass, fields
+
+from tilewright.kernels import KNOB_LIMITS, Product, Tiling, blocks, product_extents
+from tilewright.tune.processor import Processor
+
+DEPTHS, PANELS, TILES, BLOCKS = (128, 256, 384, 512), (8, 16, 24), (4, 8, 16), (2, 4, 8, 16, 32)
+ROWS = {16: 4, 32: 6, 64: 14}
+"""Rows of a tile, by the bytes of a vector, as `kernels/vectors.c` has them."""
+WIDE = 2
+"""Vectors of a tile's row."""
+ROOM_B = 1 << 20
+"""Bytes for packed columns."""
+L2_BYTES = 16
+"""A cycle brings so many from the second cache, and a quarter of them from the third."""
+BLOCK_SECONDS = 1e-6
+"""What a block takes beside its sums."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Knobs, the seconds that are predicted for them, or why they are not worth trying."""
+
+    tiling: Tiling
+    predicted: float
+    refused: str = ""
+
+
+def product_candidates(
+    product: Product, processor: Processor, peak: float, bandwidth: float
+) -> tuple[Candidate, ...]:
+    """Return all candidates for a product, the best by prediction first, refused ones last.
+
+    peak: FLOP/s of one core for its element type.  bandwidth: B/s of the memory for one core.
+    """
+    found: dict[tuple[object, ...], Candidate] = {}
+    for tiling in _grid():
+        reason = _refusal(product, tiling, processor)
+        seconds = _seconds(product, tiling, processor, peak, bandwidth)
+        found.setdefault(_seen(product, tiling, processor), Candidate(tiling, seconds, reason))
+    return tuple(sorted(found.values(), key=lambda one: (one.refused, one.predicted)))
+
+
+def show_tiling(tiling: Tiling) -> str:
+    """Return knobs as text: `depth=256 panels=24 tiles=8 blocks=8`."""
+    named = zip((field.name for field in fields(tiling)), astuple(tiling), strict=True)
+    return " ".join(f"{name}={value}" for name, value in named)
+
+
+def read_tiling(text: str) -> Tiling | None:
+    """Return the knobs that a text says, None if it says something else."""
+    pattern = " ".join(rf"{name}=(\d{{1,4}})" for name, _ in KNOB_LIMITS)
+    match = re.fullmatch(pattern, text, re.ASCII)
+    if match is None:
+        return None
+    values = [int(value) for value in match.groups()]
+    if not all(1 <= n <= most for n, (_, most) in zip(values, KNOB_LIMITS, strict=True)):
+        return None
+    return Tiling(*values)
+
+
+def _grid() -> Iterator[Tiling]:
+    yield Tiling()
+    for depth in DEPTHS:
+        for panels in PANELS:
+            for tiles in TILES:
+                for count in BLOCKS:
+                    yield Tiling(depth, panels, tiles, count)
+
+
+def _seen(product: Product, tiling: Tiling, processor: Processor) -> tuple[object, ...]:
+    """Return what a product shows of its knobs: those that are the same in this are the same."""
+    _, rows, columns, terms = product_extents(product)
+    down, across = blocks(product, tiling)
+    height, width = ROWS[processor.vector], _panel(product, processor)
+    return (
+        (down, across),
+        min(tiling.depth, terms),
+        min(tiling.panels, -(-columns // (across * width))),
+        min(tiling.tiles, -(-rows // (down * height))),
+    )
+
+
+def _refusal(product: Product, tiling: Tiling, processor: Processor) -> str:
+    """Return why knobs are not worth trying, "" if they are."""
+    batch, _, _, terms = product_extents(product)
+    size, width, depth = product.dtype.bytes, _panel(product, processor), min(tiling.depth, terms)
+    panel = depth * width * size
+    if panel > processor.l1:
+        return "a panel of b does not fit in the first cache"
+    if panel * tiling.panels > ROOM_B:
+        return "packed columns of b do not fit in the room for them"
+    if tiling.tiles * ROWS[processor.vector] * depth * size > processor.l2 // 2:
+        return "packed rows of a do not fit in half of the second cache"
+    down, across = blocks(product, tiling)
+    if batch * down * across < processor.threads and tiling != Tiling():
+        return "fewer blocks than threads"
+    return ""
+
+
+def _seconds(
+    product: Product, tiling: Tiling, processor: Processor, peak: float, bandwidth: float
+) -> float:
+    """Return what a product is predicted to take: its sums, or what the second cache brings for
+    them, whichever takes longer; and what the memory brings."""
+    batch, rows, columns, terms = product_extents(product)
+    down, across = blocks(product, tiling)
+    size, height, width = product.dtype.bytes, ROWS[processor.vector], _panel(product, processor)
+    tall, wide = -(-rows // down), -(-columns // across)
+    units = batch * down * across
+    busiest = -(-units // processor.threads)
+    whole = (-(-tall // height) * height) * (-(-wide // width) * width) * terms
+    sums = 2 * whole / peak
+    lanes = processor.vector / size
+    second = L2_BYTES * peak / (4 * lanes)
+    deep, packed = -(-terms // tiling.depth), min(wide, tiling.panels * width)
+    turns = -(-wide // packed)
+    # What goes through the second cache: b packed once, and read for each group of rows, from the
+    # third cache where a block of it is larger than the second; a for each panel of b; c for each
+    # step of the sum.
+    near = packed * min(tiling.depth, terms) * size <= processor.l2 // 2
+    read_b = terms * wide * -(-tall // (tiling.tiles * height)) * (1 if near else 4)
+    read_a = terms * tall * (-(-wide // width) if tiling.tiles > 1 else turns)
+    moved = 2 * terms * wide + read_b + read_a + 2 * tall * wide * deep
+    memory = (terms * wide + terms * tall * turns + tall * wide) * size / bandwidth
+    return busiest * (max(sums, moved * size / second) + memory + BLOCK_SECONDS)
+
+
+def _panel(product: Product, processor: Processor) -> int:
+    """Return how many columns a tile has."""
+    return WIDE * processor.vector // product.dtype.bytes

@@ -1,0 +1,84 @@
+"""The knobs of products that are worth a try: within the caches, none twice, ranked by a model."""
+
+from dataclasses import replace
+
+import pytest
+from tests.kernels.test_contraction import product
+from tests.tune.test_measured import HERE
+
+from tilewright.kernels import Product, Tiling
+from tilewright.tune import Candidate, product_candidates, read_tiling, show_tiling
+
+PEAK, BANDWIDTH = 9e10, 1e10
+
+
+def candidates(one: Product) -> tuple[Candidate, ...]:
+    return product_candidates(one, HERE, PEAK, BANDWIDTH)
+
+
+def test_what_no_cache_holds_is_refused_with_the_reason() -> None:
+    found = {one.tiling: one for one in candidates(product((), 1024, 1024, 1024))}
+    for tiling, one in found.items():
+        panel = tiling.depth * 64
+        rows = tiling.tiles * 6 * tiling.depth * 4
+        assert bool(one.refused) == (panel > HERE.l1 or rows > HERE.l2 // 2)
+    reasons = {one.refused for one in found.values()}
+    assert "packed rows of a do not fit in half of the second cache" not in reasons  # 196 KB of 256
+
+
+def test_a_panel_beyond_a_small_first_cache_is_refused() -> None:
+    small = replace(HERE, l1=1 << 14)
+    found = product_candidates(product((), 512, 512, 512), small, PEAK, BANDWIDTH)
+    refused = {one.tiling.depth for one in found if one.refused}
+    assert refused == {384, 512}
+    assert {one.refused for one in found if one.refused} == {
+        "a panel of b does not fit in the first cache"
+    }
+
+
+def test_the_usual_knobs_are_among_them_and_the_best_come_first() -> None:
+    for shape in ((8, 128, 128), (1024, 256, 768), (512, 512, 512), (1, 1, 1)):
+        found = candidates(product((), *shape))
+        assert any(one.tiling == Tiling() for one in found)
+        fit = [one.predicted for one in found if not one.refused]
+        assert fit == sorted(fit)
+        assert [bool(one.refused) for one in found] == sorted(bool(one.refused) for one in found)
+
+
+def test_knobs_that_make_the_same_kernel_are_tried_once() -> None:
+    assert {one.tiling for one in candidates(product((), 1, 1, 1))} == {Tiling()}
+    # 40 rows are seven tiles: 4 at a time are two groups, 8 and 16 are one.
+    assert {one.tiling.tiles for one in candidates(product((), 40, 64, 100))} == {4, 8}
+    assert len(candidates(product((), 40, 64, 100))) == 2
+
+
+def test_more_operations_are_predicted_to_take_longer() -> None:
+    usual = [
+        next(one.predicted for one in candidates(product((), n, n, n)) if one.tiling == Tiling())
+        for n in (64, 128, 256, 512, 1024)
+    ]
+    assert usual == sorted(usual)
+    # A large product is bound by its sums: never faster than the peak, hardly slower than half.
+    floor = 2 * 1024**3 / PEAK / HERE.threads
+    assert floor <= usual[-1] <= 2 * floor
+
+
+def test_knobs_are_what_their_text_says() -> None:
+    for tiling in (Tiling(), Tiling(1, 2, 3, 4), Tiling(512, 24, 16, 64)):
+        assert read_tiling(show_tiling(tiling)) == tiling
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "library",
+        "",
+        "depth=0 panels=24 tiles=8 blocks=8",
+        "depth=513 panels=24 tiles=8 blocks=8",
+        "depth=256 panels=24 tiles=8 blocks=8 more=1",
+        "depth=256 panels=24 tiles=8 blocks=8\n",
+        "depth=٣ panels=24 tiles=8 blocks=8",
+    ],
+)
+def test_a_text_that_says_no_knobs_is_none(text: str) -> None:
+    assert read_tiling(text) is None
