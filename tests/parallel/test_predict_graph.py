@@ -14,13 +14,13 @@ from tilewright.base.errors import PlanError
 from tilewright.cost import Constants, Device, Link, Machine, graph_cost
 from tilewright.graph.ir import Graph, Node, TensorType, Value
 from tilewright.parallel import ParallelPlan, Prediction
-from tilewright.parallel.segments import (
+from tilewright.parallel.pieces import (
     Edge,
     Segment,
     edges_of,
+    pieces_of,
     ranks_of,
     schedule,
-    segments_of,
 )
 from tilewright.parallel.timetables import even_times, make_timetable, simulate
 
@@ -98,7 +98,7 @@ def test_branches_on_two_ranks_run_at_once(branches: Graph) -> None:
     assert two.breakdown.compute == pytest.approx(8 * 2 * product, rel=1e-3)
     assert two.simulation.makespan < 8 * 2 * product + product
     ranks = ranks_of(branches, (("left", 1), ("tanh", 1), ("add", 0)), 2)
-    assert len(segments_of(branches, ranks)) == 4
+    assert len(pieces_of(branches, ranks)) == 4
 
 
 def test_a_transfer_delays_whoever_waits_for_it(chain: Graph) -> None:
@@ -113,18 +113,18 @@ def test_a_transfer_delays_whoever_waits_for_it(chain: Graph) -> None:
 def test_every_placement_runs_each_pass_once_in_an_order_that_its_needs_allow(
     places: list[int], micro_batches: int, filled: bool
 ) -> None:
-    segments, edges = _diamond(places)
-    seconds = [(1.0 + at, 2.0 + at) for at in range(len(segments))]
-    transfer = [0.0 if segments[e.giver].rank == segments[e.taker].rank else 0.5 for e in edges]
+    pieces, edges = _diamond(places)
+    seconds = [(1.0 + at, 2.0 + at) for at in range(len(pieces))]
+    transfer = [0.0 if pieces[e.giver].rank == pieces[e.taker].rank else 0.5 for e in edges]
     found = schedule(
-        segments, edges, seconds, transfer, ranks=3, micro_batches=micro_batches, filled=filled
+        pieces, edges, seconds, transfer, ranks=3, micro_batches=micro_batches, filled=filled
     )
     when = {
         (action[0].kind, action[0].stage, action[0].micro_batch): (start, end)
         for row, starts, ends in zip(found.timetable.ranks, found.starts, found.ends, strict=True)
         for action, start, end in zip(row, starts, ends, strict=True)
     }
-    assert len(when) == 2 * len(segments) * micro_batches
+    assert len(when) == 2 * len(pieces) * micro_batches
     for n in range(micro_batches):
         for edge, delay in zip(edges, transfer, strict=True):
             giver, taker = edge.giver, edge.taker
@@ -134,7 +134,7 @@ def test_every_placement_runs_each_pass_once_in_an_order_that_its_needs_allow(
         assert all(a <= b + 1e-9 for a, b in zip(row[1][:-1], row[0][1:], strict=True))
     # Never shorter than the busiest rank, nor than the longest way of one micro-batch.
     work = [
-        sum(sum(pair) for pair, s in zip(seconds, segments, strict=True) if s.rank == rank)
+        sum(sum(pair) for pair, s in zip(seconds, pieces, strict=True) if s.rank == rank)
         for rank in range(3)
     ]
     assert found.makespan >= micro_batches * max(work) - 1e-9
@@ -152,8 +152,8 @@ def _diamond(places: list[int]) -> tuple[tuple[Segment, ...], tuple[Edge, ...]]:
         Node("mul", (left, right), (join,)),
     )
     ranks = dict(zip(("stem", "left", "right", "join"), places, strict=True))
-    segments = segments_of(Graph("diamond", (x,), nodes, (join,)), ranks)
-    return segments, edges_of(segments, lambda _: 128)
+    pieces = pieces_of(Graph("diamond", (x,), nodes, (join,)), ranks)
+    return pieces, edges_of(pieces, lambda _: 128)
 
 
 # ------------------------------------------------------------------------------------------- bytes

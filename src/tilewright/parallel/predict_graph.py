@@ -1,6 +1,6 @@
 """The price of a captured model under data parallelism and a placement of its operators.
 
-The idea: seconds and bytes of each operator by roofline from its own loops, segments of a rank's
+The idea: seconds and bytes of each operator by roofline from its own loops, pieces of a rank's
 operators scheduled with the transfers between them, and then what happens once in a step, as for
 any plan.  A graph computes one micro-batch, of as many examples as it was captured with.  The
 backward of an operator moves twice its bytes and multiplies twice.
@@ -17,21 +17,21 @@ from tilewright.cost import Machine, graph_cost, state_bytes
 from tilewright.graph.ir import Graph, Node, Value
 from tilewright.graph.text import digest
 from tilewright.graph.total import fixed
+from tilewright.parallel.pieces import (
+    Edge,
+    Piece,
+    edges_of,
+    name_of,
+    pieces_of,
+    ranks_of,
+    schedule,
+)
 from tilewright.parallel.plan import ParallelPlan, Placement
 from tilewright.parallel.plan_check import check_batch, check_devices
 from tilewright.parallel.predict_block import Load, rates
 from tilewright.parallel.predict_links import exposed, message_seconds, strides
 from tilewright.parallel.predict_stage import WIDTHS, axes, update_seconds
 from tilewright.parallel.prediction import Breakdown, MemoryBytes, Prediction
-from tilewright.parallel.segments import (
-    Edge,
-    Segment,
-    edges_of,
-    name_of,
-    ranks_of,
-    schedule,
-    segments_of,
-)
 from tilewright.parallel.timetables import Simulation
 
 PARAMETER = "parameter"
@@ -134,27 +134,27 @@ def _load(node: Node) -> Load:
 def predict_graph(plan: ParallelPlan, graph: Graph, machine: Machine) -> Prediction:
     """Return what a step of a graph costs.  The plan fits it (`check_graph_plan`)."""
     ranks = ranks_of(graph, plan.placement, plan.pp)
-    segments = segments_of(graph, ranks)
+    pieces = pieces_of(graph, ranks)
     loads = node_loads(graph)
-    seconds = tuple(_seconds(plan, machine, segment, loads) for segment in segments)
+    seconds = tuple(_seconds(plan, machine, piece, loads) for piece in pieces)
     sizes = {value.name: _bytes(value) for node in graph.nodes for value in node.outputs}
-    edges = edges_of(segments, sizes.__getitem__)
+    edges = edges_of(pieces, sizes.__getitem__)
     simulation = schedule(
-        segments, edges, seconds, _transfers(plan, machine, segments, edges),
+        pieces, edges, seconds, _transfers(plan, machine, pieces, edges),
         ranks=plan.pp, micro_batches=plan.micro_batches, filled=plan.timetable == "gpipe",
     )  # fmt: skip
     counts = _parameters(graph, ranks, plan.pp)
     flops = 3 * sum(load.flops for load in loads.values()) * plan.batch / plan.micro_batch
     return Prediction(
-        breakdown=_breakdown(plan, machine, segments, seconds, simulation, counts),
-        memory_bytes=_memory(plan, graph, segments, simulation, counts),
+        breakdown=_breakdown(plan, machine, pieces, seconds, simulation, counts),
+        memory_bytes=_memory(plan, graph, pieces, simulation, counts),
         memory_limit=machine.device.memory_bytes,
         model_flops=flops,
         hardware_flops=flops,
         peak=machine.device.peak(plan.precision) * plan.devices,
         tokens=plan.batch,
         simulation=simulation,
-        notes=_notes(graph, segments),
+        notes=_notes(graph, pieces),
     )
 
 
@@ -163,11 +163,11 @@ def _bytes(value: Value) -> int:
 
 
 def _seconds(
-    plan: ParallelPlan, machine: Machine, segment: Segment, loads: dict[str, Load]
+    plan: ParallelPlan, machine: Machine, piece: Piece, loads: dict[str, Load]
 ) -> tuple[float, float]:
-    """Return the seconds of a segment's forward and backward; the host may be what is slower."""
+    """Return the seconds of a piece's forward and backward; the host may be what is slower."""
     reached = rates(machine, plan.precision)
-    own = [loads[name_of(node)] for node in segment.nodes]
+    own = [loads[name_of(node)] for node in piece.nodes]
     forward = sum(reached.seconds(load) for load in own)
     twice = [Load(2 * o.flops, 2 * o.bytes, 2 * o.products, 2 * o.passes) for o in own]
     backward = sum(reached.seconds(load) for load in twice)
@@ -176,12 +176,12 @@ def _seconds(
 
 
 def _transfers(
-    plan: ParallelPlan, machine: Machine, segments: Sequence[Segment], edges: Sequence[Edge]
+    plan: ParallelPlan, machine: Machine, pieces: Sequence[Piece], edges: Sequence[Edge]
 ) -> tuple[float, ...]:
     stride = strides(plan.degrees, plan.order)["pp"]
     found = []
     for edge in edges:
-        one, two = segments[edge.giver].rank * stride, segments[edge.taker].rank * stride
+        one, two = pieces[edge.giver].rank * stride, pieces[edge.taker].rank * stride
         found.append(message_seconds(machine, one, two, edge.bytes) if one != two else 0.0)
     return tuple(found)
 
@@ -201,7 +201,7 @@ def _parameters(graph: Graph, ranks: dict[str, int], count: int) -> tuple[int, .
 def _breakdown(
     plan: ParallelPlan,
     machine: Machine,
-    segments: Sequence[Segment],
+    pieces: Sequence[Piece],
     seconds: Sequence[tuple[float, float]],
     simulation: Simulation,
     counts: Sequence[int],
@@ -212,9 +212,7 @@ def _breakdown(
     rows = []
     for rank, count in enumerate(counts):
         sent = data.all_reduce(count * width)
-        backward = sum(
-            pair[1] for pair, at in zip(seconds, segments, strict=True) if at.rank == rank
-        )
+        backward = sum(pair[1] for pair, at in zip(seconds, pieces, strict=True) if at.rank == rank)
         if plan.overlap != "none":
             sent = exposed(sent, backward, machine.constants.overlap_slowdown)
         rows.append((sent, update_seconds(plan, machine, count)))
@@ -227,14 +225,14 @@ def _breakdown(
 def _memory(
     plan: ParallelPlan,
     graph: Graph,
-    segments: Sequence[Segment],
+    pieces: Sequence[Piece],
     simulation: Simulation,
     counts: Sequence[int],
 ) -> tuple[MemoryBytes, ...]:
     wrt = [value.name for value in graph.inputs if graph.role(value.name).kind == PARAMETER]
     maker = {value.name: name_of(node) for node in graph.nodes for value in node.outputs}
-    where = {name_of(node): at for at, item in enumerate(segments) for node in item.nodes}
-    kept = [0] * len(segments)
+    where = {name_of(node): at for at, item in enumerate(pieces) for node in item.nodes}
+    kept = [0] * len(pieces)
     for value, size in activations(graph, wrt) if wrt else ():
         kept[where[maker[value.name]]] += size
     rows = []
@@ -249,7 +247,7 @@ def _memory(
 
 
 def _peak(simulation: Simulation, rank: int, kept: Sequence[int]) -> float:
-    """Walk the passes of a rank: a forward keeps what its segment's backward frees."""
+    """Walk the passes of a rank: a forward keeps what its piece's backward frees."""
     now = most = 0
     for ((part,),) in zip(simulation.timetable.ranks[rank], strict=True):
         now += kept[part.stage] if part.kind == "F" else 0
@@ -258,9 +256,9 @@ def _peak(simulation: Simulation, rank: int, kept: Sequence[int]) -> float:
     return float(most)
 
 
-def _notes(graph: Graph, segments: Sequence[Segment]) -> tuple[str, ...]:
+def _notes(graph: Graph, pieces: Sequence[Piece]) -> tuple[str, ...]:
     unknown = graph_cost(graph).unknown
-    notes = [f"{len(graph.nodes)} operators in {len(segments)} segments"]
+    notes = [f"{len(graph.nodes)} operators in {len(pieces)} pieces"]
     if unknown:
         notes.append(f"not counted: {', '.join(unknown)}")
     return tuple(notes)

@@ -1,7 +1,7 @@
 """A graph over pipeline ranks: where each operator runs, in what pieces, and who waits for whom.
 
 The idea: operators of one rank that wait for the same values from elsewhere, and for whose results
-the same others wait, are one segment; the segments of a chain are its stages, those of branches lie
+the same others wait, are one piece; the pieces of a chain are its stages, those of branches lie
 side by side, and a rank may hold several.
 A step is a list schedule of them: a rank that is free runs what is ready, backwards first, with no
 more micro-batches in flight than 1F1B has.
@@ -23,7 +23,7 @@ FORWARD, BACKWARD = "F", "BW"
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class Piece:
     """Operators that run as one.  depth: how many changes of rank lie before it at most."""
 
     rank: int
@@ -33,7 +33,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """What one segment gives another, by positions.  bytes: of a micro-batch."""
+    """What one piece gives another, by positions.  bytes: of a micro-batch."""
 
     giver: int
     taker: int
@@ -102,11 +102,11 @@ def _check_places(graph: Graph, said: Mapping[str, int], ranks: int) -> None:
             )
 
 
-def segments_of(graph: Graph, ranks: Mapping[str, int]) -> tuple[Segment, ...]:
-    """Return the segments of a placed graph, in the order of their first operators.
+def pieces_of(graph: Graph, ranks: Mapping[str, int]) -> tuple[Piece, ...]:
+    """Return the pieces of a placed graph, in the order of their first operators.
 
-    No two wait for each other in a circle: what lies between two operators of a segment waits for
-    as much as the first and is waited for by as much as the last, so it is of the segment too.
+    No two wait for each other in a circle: what lies between two operators of a piece waits for
+    as much as the first and is waited for by as much as the last, so it is of the piece too.
     """
     before, depths = _waits_for(graph, ranks)
     after = _waited_for(graph, ranks)
@@ -115,7 +115,7 @@ def segments_of(graph: Graph, ranks: Mapping[str, int]) -> tuple[Segment, ...]:
         name = name_of(node)
         pieces.setdefault((ranks[name], before[name], after[name]), []).append(node)
     return tuple(
-        Segment(key[0], max(depths[name_of(node)] for node in nodes), tuple(nodes))
+        Piece(key[0], max(depths[name_of(node)] for node in nodes), tuple(nodes))
         for key, nodes in pieces.items()
     )
 
@@ -154,17 +154,17 @@ def _waited_for(graph: Graph, ranks: Mapping[str, int]) -> dict[str, frozenset[s
     return found
 
 
-def edges_of(segments: Sequence[Segment], size: Callable[[str], int]) -> tuple[Edge, ...]:
-    """Return what segments give each other.  size: the bytes of a value."""
+def edges_of(pieces: Sequence[Piece], size: Callable[[str], int]) -> tuple[Edge, ...]:
+    """Return what pieces give each other.  size: the bytes of a value."""
     maker = {
         value.name: at
-        for at, segment in enumerate(segments)
-        for node in segment.nodes
+        for at, piece in enumerate(pieces)
+        for node in piece.nodes
         for value in node.outputs
     }
     taken: dict[tuple[int, int], set[str]] = {}
-    for at, segment in enumerate(segments):
-        for node in segment.nodes:
+    for at, piece in enumerate(pieces):
+        for node in piece.nodes:
             for value in node.inputs:
                 if maker.get(value.name, at) != at:
                     taken.setdefault((maker[value.name], at), set()).add(value.name)
@@ -177,7 +177,7 @@ def edges_of(segments: Sequence[Segment], size: Callable[[str], int]) -> tuple[E
 
 
 def schedule(
-    segments: Sequence[Segment],
+    pieces: Sequence[Piece],
     edges: Sequence[Edge],
     seconds: Sequence[tuple[float, float]],
     transfer: Sequence[float],
@@ -186,15 +186,15 @@ def schedule(
     micro_batches: int,
     filled: bool,
 ) -> Simulation:
-    """Run a step: forward and backward of every segment and micro-batch.
+    """Run a step: forward and backward of every piece and micro-batch.
 
-    seconds: of each segment, forward and backward.  transfer: of each edge.  filled: all forwards
+    seconds: of each piece, forward and backward.  transfer: of each edge.  filled: all forwards
     before the first backward (GPipe).
     """
-    work = _Work(segments, edges, seconds, transfer, ranks, micro_batches, filled)
+    work = _Work(pieces, edges, seconds, transfer, ranks, micro_batches, filled)
     work.run()
     rows = tuple(tuple(row) for row in work.actions)
-    timetable = Timetable("placed", len(segments), micro_batches, rows)
+    timetable = Timetable("placed", len(pieces), micro_batches, rows)
     busy = tuple(
         sum(end - start for start, end in zip(*row, strict=True))
         for row in zip(work.starts, work.ends, strict=True)
@@ -204,14 +204,14 @@ def schedule(
 
 
 _Task = tuple[str, int, int]
-"""(kind, segment, micro-batch)."""
+"""(kind, piece, micro-batch)."""
 
 
 @dataclass(slots=True)
 class _Work:
     """A step as it runs; mutable, lives as long as one `schedule`."""
 
-    segments: Sequence[Segment]
+    pieces: Sequence[Piece]
     edges: Sequence[Edge]
     seconds: Sequence[tuple[float, float]]
     transfer: Sequence[float]
@@ -231,19 +231,19 @@ class _Work:
     def __post_init__(self) -> None:
         for rows in (self.actions, self.starts, self.ends, self.ready):
             rows.extend([] for _ in range(self.ranks))
-        self.flying = [0] * len(self.segments)
+        self.flying = [0] * len(self.pieces)
         for task, needed, delay in self._needs():
             self.left[task] = self.left.get(task, 0) + (needed is not None)
             if needed is not None:
                 self.after.setdefault(needed, []).append((task, delay))
         for task, count in self.left.items():
             if not count:
-                self.ready[self.segments[task[1]].rank].append((0.0, task))
+                self.ready[self.pieces[task[1]].rank].append((0.0, task))
 
     def _needs(self) -> Iterator[tuple[_Task, _Task | None, float]]:
         """Yield (task, what it needs, seconds between), and each forward once for itself."""
         for n in range(self.micro_batches):
-            for at in range(len(self.segments)):
+            for at in range(len(self.pieces)):
                 yield (FORWARD, at, n), None, 0.0
                 yield (BACKWARD, at, n), (FORWARD, at, n), 0.0
             for edge, delay in zip(self.edges, self.transfer, strict=True):
@@ -265,7 +265,7 @@ class _Work:
                 task = self._best(rank, now)
                 if task is not None:
                     free[rank] = self._start(rank, task, now, times)
-        total = 2 * len(self.segments) * self.micro_batches
+        total = 2 * len(self.pieces) * self.micro_batches
         assert sum(map(len, self.actions)) == total, "every pass of a step has run"
 
     def _best(self, rank: int, now: float) -> _Task | None:
@@ -281,18 +281,18 @@ class _Work:
     def _order(self, task: _Task) -> tuple[int, int, int]:
         """The oldest micro-batch first, of it what is nearest to the end of its way."""
         kind, at, n = task
-        depth = self.segments[at].depth
+        depth = self.pieces[at].depth
         return (0, n, depth) if kind == BACKWARD else (1, n, -depth)
 
     def _room(self, task: _Task) -> bool:
         kind, at, _ = task
-        everything = len(self.segments) * self.micro_batches
+        everything = len(self.pieces) * self.micro_batches
         if self.filled:
             return kind == FORWARD or self.forwards == everything
         if kind == BACKWARD:
             return True
-        deepest = max(segment.depth for segment in self.segments)
-        return self.flying[at] <= deepest - self.segments[at].depth
+        deepest = max(piece.depth for piece in self.pieces)
+        return self.flying[at] <= deepest - self.pieces[at].depth
 
     def _start(self, rank: int, task: _Task, now: float, times: list[float]) -> float:
         kind, at, n = task
@@ -306,7 +306,7 @@ class _Work:
         for later, delay in self.after.get(task, ()):
             self.left[later] -= 1
             arrived = end + delay
-            place = self.segments[later[1]].rank
+            place = self.pieces[later[1]].rank
             waiting = self.ready[place]
             self._arrive(waiting, later, arrived)
             if arrived > end:
