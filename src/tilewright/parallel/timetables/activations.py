@@ -13,8 +13,8 @@ from tilewright.parallel.timetables.timetable import (
     BACKWARD,
     FORWARD,
     INPUT,
+    UPDATE,
     WEIGHT,
-    Action,
     Timetable,
 )
 
@@ -39,31 +39,33 @@ def peak_activations(
     held: M_B of each stage, from the forward on.  kept: M_W, from the gradient of the input on.
     slices: the share of the whole sequence that each slice is.
     """
+    changes = {
+        (kind, stage): change
+        for stage in range(timetable.stages)
+        for kind, change in _changes(held[stage], kept[stage]).items()
+    }
     peaks = []
     for actions in timetable.ranks:
         now = most = 0.0
         for action in actions:
-            gained, freed = _change(action, held, kept, slices)
+            gained = freed = 0.0
+            for part in action:
+                more, less = changes[part.kind, part.stage]
+                share = slices[part.micro_batch % len(slices)]
+                gained += more * share
+                freed += less * share
             most = max(most, now + gained)
             now += gained - freed
         peaks.append(most)
     return tuple(peaks)
 
 
-def _change(
-    action: Action, held: Sequence[float], kept: Sequence[float], slices: Sequence[float]
-) -> tuple[float, float]:
-    """Return what an action adds before it frees anything, and what it frees."""
-    gained = freed = 0.0
-    for part in action:
-        share = slices[part.micro_batch % len(slices)]
-        before, after = held[part.stage] * share, kept[part.stage] * share
-        if part.kind == FORWARD:
-            gained += before
-        elif part.kind == INPUT:
-            freed += before - after
-        elif part.kind == WEIGHT:
-            freed += after
-        elif part.kind == BACKWARD:
-            freed += before
-    return gained, freed
+def _changes(held: float, kept: float) -> dict[str, tuple[float, float]]:
+    """Return what each kind of pass adds before it frees anything, and what it frees."""
+    return {
+        FORWARD: (held, 0.0),
+        INPUT: (0.0, held - kept),
+        WEIGHT: (0.0, kept),
+        BACKWARD: (0.0, held),
+        UPDATE: (0.0, 0.0),
+    }

@@ -219,8 +219,9 @@ class _Clock:
         if rank == self.end:
             self.gradients[rank][n] = end
         else:
-            self.inputs[rank + 1][n] = end + self.transfer[rank]
-            self._wake(rank + 1, end + self.transfer[rank])
+            arrives = self.inputs[rank + 1][n] = end + self.transfer[rank]
+            if self.waits[rank + 1] and arrives < self.looks[rank + 1]:
+                self._look(rank + 1, arrives)
 
     def _run_backward(self, now: float, rank: int) -> None:
         n = self.backwards[rank]
@@ -228,8 +229,9 @@ class _Clock:
         self.memory[rank] += self.kept - self.held
         end = self._done(INPUT, now + self.input_grad[rank], rank)
         if rank:
-            self.gradients[rank - 1][n] = end + self.transfer[rank - 1]
-            self._wake(rank - 1, end + self.transfer[rank - 1])
+            arrives = self.gradients[rank - 1][n] = end + self.transfer[rank - 1]
+            if self.waits[rank - 1] and arrives < self.looks[rank - 1]:
+                self._look(rank - 1, arrives)
 
     def _run_weight(self, now: float, rank: int) -> None:
         self.weights[rank] += 1
@@ -238,14 +240,10 @@ class _Clock:
 
     def _done(self, kind: str, end: float, rank: int) -> float:
         self.orders[rank].append(kind)
-        self.last[rank] = end
+        self.last[rank] = self.looks[rank] = end
         self.waits[rank] = False
-        self._look(rank, end)
+        heapq.heappush(self.agenda, (end, rank))
         return end
-
-    def _wake(self, rank: int, when: float) -> None:
-        if self.waits[rank] and when < self.looks[rank]:
-            self._look(rank, when)
 
     def _look(self, rank: int, when: float) -> None:
         self.looks[rank] = when

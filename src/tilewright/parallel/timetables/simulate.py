@@ -12,7 +12,9 @@ action (the longest time of any rank, as the zero-bubble paper counts).
 This module does not know memory (`activations`) or whether an order is legal (`verify`).
 """
 
+from bisect import bisect_left
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tilewright.base.errors import OptionError
@@ -23,6 +25,7 @@ from tilewright.parallel.timetables.timetable import (
     BACKWARD,
     FORWARD,
     INPUT,
+    KINDS,
     UPDATE,
     Action,
     Pass,
@@ -115,13 +118,16 @@ def simulate(timetable: Timetable, times: Times) -> Simulation:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """An action ready for the clock: how long it takes, what it waits for (with the transfer), what
-    it gives, and how long the rank is kept by sending it."""
+    """What actions have in common that are alike but for the micro-batch, `n` of their first pass.
 
-    action: Action
+    takes: time.  needs: n less than the number of each pass that they wait for, and the transfer.
+    gives: n less than the number under which others wait for each of their passes.  sending: for
+    how long the rank is kept by sending.
+    """
+
     takes: float
-    needs: tuple[tuple[Key, float], ...]
-    gives: tuple[Key, ...]
+    needs: tuple[tuple[int, float], ...]
+    gives: tuple[int, ...]
     sending: float
 
 
@@ -131,59 +137,110 @@ class _Clock:
     def __init__(self, timetable: Timetable, times: Times) -> None:
         self.timetable, self.times = timetable, times
         self.rules, self.rank_of = needs_of(timetable), timetable.rank_of()
-        self.work = [[self._work(action) for action in actions] for actions in timetable.ranks]
-        self.starts: list[list[float]] = [[] for _ in self.work]
-        self.ends: list[list[float]] = [[] for _ in self.work]
-        self.ended: dict[Key, float] = {}
-        self.made_by: dict[Key, tuple[int, int]] = {}
+        passes = (part for actions in timetable.ranks for action in actions for part in action)
+        # One more, as a slice may wait for the next one.
+        self.units = 2 + max((part.micro_batch for part in passes), default=0)
+        self.ways = self._ways()
+        self.works: dict[tuple[str | int, ...], _Work] = {}
+        self.starts: list[list[float]] = [[] for _ in timetable.ranks]
+        self.ends: list[list[float]] = [[] for _ in timetable.ranks]
+        self.ended: list[float | None] = [None] * (len(KINDS) * timetable.stages * self.units)
+        self.ready = deque(map(self._walk, range(len(timetable.ranks))))
+        self.waiting: dict[int, list[Iterator[int]]] = {}
 
     def run(self) -> None:
         """Run every rank as far as it comes; one that must wait is woken by what it waits for."""
-        waiting: dict[Key, list[int]] = {}
-        ready = deque(range(len(self.work)))
-        while ready:
-            rank = ready.popleft()
-            missing = self._advance(rank, waiting, ready)
+        while self.ready:
+            walk = self.ready.popleft()
+            missing = next(walk, None)
             if missing is not None:
-                waiting.setdefault(missing, []).append(rank)
-        if any(len(ends) < len(work) for ends, work in zip(self.ends, self.work, strict=True)):
+                self.waiting.setdefault(missing, []).append(walk)
+        if self.waiting:
             ticks(self.timetable)
             raise AssertionError("what has ticks can be simulated")
 
-    def _advance(self, rank: int, waiting: dict[Key, list[int]], ready: deque[int]) -> Key | None:
-        """Run a rank's actions up to one that must wait; return what it waits for."""
-        work, starts, ends, ended = self.work[rank], self.starts[rank], self.ends[rank], self.ended
-        free = ends[-1] + work[len(ends) - 1].sending if ends else 0.0
-        for at in range(len(ends), len(work)):
-            item = work[at]
-            start = free
-            for key, transfer in item.needs:
-                arrived = ended.get(key)
+    def _walk(self, rank: int) -> Iterator[int]:
+        """Run a rank's actions; yield the number of what the next one waits for."""
+        starts, ends, ended = self.starts[rank], self.ends[rank], self.ended
+        works, ways, waiting, free = self.works, self.ways, self.waiting, 0.0
+        for action in self.timetable.ranks[rank]:
+            part = action[0]
+            n = part.micro_batch
+            work = works.get((part.kind, part.stage, ways[n])) if len(action) == 1 else None
+            if work is None:
+                work = self.work_of(action)
+            begin = free
+            for number, transfer in work.needs:
+                arrived = ended[number + n]
                 if arrived is None:
-                    return key
-                start = max(start, arrived + transfer)
-            end = start + item.takes
-            starts.append(start)
+                    yield number + n
+                    arrived = ended[number + n]
+                    assert arrived is not None, "who waits is woken when it has ended"
+                if arrived + transfer > begin:
+                    begin = arrived + transfer
+            end = begin + work.takes
+            starts.append(begin)
             ends.append(end)
-            free = end + item.sending
-            for key in item.gives:
-                ended[key] = end
-                self.made_by[key] = rank, at
-                if key in waiting:
-                    ready.extend(waiting.pop(key))
-        return None
+            free = end + work.sending
+            for number in work.gives:
+                ended[number + n] = end
+                if number + n in waiting:
+                    self.ready.extend(waiting.pop(number + n))
+
+    def work_of(self, action: Action) -> _Work:
+        """Return the work of an action, made when the first that is alike comes."""
+        first = action[0]
+        key: tuple[str | int, ...] = first.kind, first.stage, self.ways[first.micro_batch]
+        for part in action[1:]:
+            later = part.micro_batch - first.micro_batch
+            key += part.kind, part.stage, self.ways[part.micro_batch], later
+        if key not in self.works:
+            self.works[key] = self._work(action)
+        return self.works[key]
 
     def _work(self, action: Action) -> _Work:
-        needs, gives, sending = [], [], 0.0
+        n, needs, gives, sending = action[0].micro_batch, [], [], 0.0
         for part in action:
-            needs += [(key, self._transfer(part, key)) for key in self.rules.of(part)]
-            gives.append(self.rules.key(part))
+            needs += [
+                (self._number(key) - n, self._transfer(part, key)) for key in self.rules.of(part)
+            ]
+            gives.append(self._number(self.rules.key(part)) - n)
             sending += self._sent(part) * (1 - self.times.hidden)
-        return _Work(action, self._takes(action), tuple(needs), tuple(gives), sending)
+        return _Work(self._takes(action), tuple(needs), tuple(gives), sending)
+
+    def maker(self, number: int) -> tuple[int, int]:
+        """Return the rank, and the number on it, of the action that others wait for."""
+        stage, n = divmod(number % (self.timetable.stages * self.units), self.units)
+        for rank in (self.rank_of.get((stage, n), 0), *range(len(self.ends))):
+            ends = self.ends[rank]
+            at = bisect_left(ends, self.ended[number])
+            while at < len(ends) and ends[at] == self.ended[number]:
+                if number in self._given(self.timetable.ranks[rank][at]):
+                    return rank, at
+                at += 1
+        raise AssertionError("what has ended was run")
+
+    def _given(self, action: Action) -> list[int]:
+        return [number + action[0].micro_batch for number in self.work_of(action).gives]
+
+    def _number(self, key: Key) -> int:
+        kind, stage, n = key
+        return (KINDS.index(kind) * self.timetable.stages + stage) * self.units + n
 
     def _takes(self, action: Action) -> float:
         each = [self._pass(part) for part in action]
         return sum(each) - (min(each) * self.times.overlap if len(each) > 1 else 0.0)
+
+    def _ways(self) -> list[int]:
+        """Return for each micro-batch which way it goes: alike are those that meet the same ranks,
+        with slices of one place in the sequence."""
+        known: dict[tuple[int | None, ...], int] = {}
+        stages, slices = range(self.timetable.stages), self.timetable.slices
+        found = []
+        for n in range(self.units):
+            way = (n % slices, *(self.rank_of.get((stage, n)) for stage in stages))
+            found.append(known.setdefault(way, len(known)))
+        return found
 
     def _pass(self, part: Pass) -> float:
         times, stage = self.times, part.stage
@@ -227,14 +284,17 @@ def _critical_path(clock: _Clock) -> tuple[Step, ...]:
     at = len(clock.ends[rank]) - 1
     path: list[Step] = []
     while True:
-        item, start = clock.work[rank][at], clock.starts[rank][at]
-        cause = None
-        for key, transfer in item.needs:
-            if clock.ended[key] + transfer == start:
-                cause = clock.made_by[key], transfer
-        if at and clock.ends[rank][at - 1] + clock.work[rank][at - 1].sending == start:
-            cause = (rank, at - 1), 0.0
-        path.append(Step(rank, item.action, start, clock.ends[rank][at], cause[1] if cause else 0))
+        action, start = clock.timetable.ranks[rank][at], clock.starts[rank][at]
+        work, n, cause = clock.work_of(action), action[0].micro_batch, None
+        for number, transfer in work.needs:
+            ended = clock.ended[number + n]
+            if ended is not None and ended + transfer == start:
+                cause = clock.maker(number + n), transfer
+        if at:
+            before = clock.work_of(clock.timetable.ranks[rank][at - 1])
+            if clock.ends[rank][at - 1] + before.sending == start:
+                cause = (rank, at - 1), 0.0
+        path.append(Step(rank, action, start, clock.ends[rank][at], cause[1] if cause else 0))
         if cause is None:
             return tuple(reversed(path))
         rank, at = cause[0]

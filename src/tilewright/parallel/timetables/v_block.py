@@ -82,12 +82,16 @@ def _repeated(name: str, ranks: int, micro_batches: int, steps: Steps) -> Timeta
     block = next(block for block in blocks if block.fits)
     rows = []
     for rank in range(ranks):
-        ticked = [
-            (tick + PERIOD * n, Pass(kind, stage, n))
-            for kind, stage, tick in _passes(block, rank)
-            for n in range(micro_batches)
-        ]
-        rows.append(tuple((part,) for _, part in sorted(ticked, key=lambda one: one[0])))
+        passes = sorted(_passes(block, rank), key=lambda one: one[2] % PERIOD)
+        begun = [(kind, stage, tick // PERIOD) for kind, stage, tick in passes]
+        rows.append(
+            tuple(
+                (Pass(kind, stage, period - late),)
+                for period in range(micro_batches + max(late for _, _, late in begun))
+                for kind, stage, late in begun
+                if 0 <= period - late < micro_batches
+            )
+        )
     return Timetable(name, 2 * ranks, micro_batches, tuple(rows))
 
 

@@ -33,7 +33,7 @@ def zero_bubble_v(ranks: int, micro_batches: int) -> Timetable:
     """
     check_sizes("zb-v", ranks=ranks, micro_batches=micro_batches)
     fold = _Fold(ranks, micro_batches)
-    while not fold.complete:
+    while fold.left:
         fold.tick()
     return Timetable("zb-v", 2 * ranks, micro_batches, tuple(map(tuple, fold.rows)))
 
@@ -47,10 +47,7 @@ class _Fold:
         self.held = [0] * ranks
         self.late: list[deque[Pass]] = [deque() for _ in range(ranks)]
         self.rows: list[list[Action]] = [[] for _ in range(ranks)]
-
-    @property
-    def complete(self) -> bool:
-        return all(len(row) == 6 * self.count for row in self.rows)
+        self.left = 6 * ranks * micro_batches
 
     def tick(self) -> None:
         """Let every rank run one pass, of what was done before this tick."""
@@ -61,32 +58,25 @@ class _Fold:
                 self._run(rank, part)
 
     def _choose(self, rank: int) -> Pass | None:
-        late = self.late[rank]
-        if late and self.held[rank] >= 2 * self.ranks:
-            return late[0]
         upper, lower = rank, 2 * self.ranks - 1 - rank
-        return (
-            self._backward(upper)
-            or self._forward(rank, lower)
-            or self._forward(rank, upper)
-            or self._backward(lower)
-            or (late[0] if late else None)
-        )
-
-    def _forward(self, rank: int, stage: int) -> Pass | None:
-        n = self.forwards[stage]
-        given = self.count if stage == 0 else self.forwards[stage - 1]
-        fits = self.held[rank] < 2 * self.ranks
-        return Pass(FORWARD, stage, n) if n < given and fits else None
-
-    def _backward(self, stage: int) -> Pass | None:
-        n = self.backwards[stage]
-        last = stage == 2 * self.ranks - 1
-        given = self.forwards[stage] if last else self.backwards[stage + 1]
-        return Pass(INPUT, stage, n) if n < given else None
+        forwards, backwards, late = self.forwards, self.backwards, self.late[rank]
+        full = self.held[rank] >= 2 * self.ranks
+        if full and late:
+            return late[0]
+        if backwards[upper] < backwards[upper + 1]:
+            return Pass(INPUT, upper, backwards[upper])
+        for stage in (lower, upper):
+            given = self.count if stage == 0 else forwards[stage - 1]
+            if not full and forwards[stage] < given:
+                return Pass(FORWARD, stage, forwards[stage])
+        given = forwards[lower] if rank == 0 else backwards[lower + 1]
+        if backwards[lower] < given:
+            return Pass(INPUT, lower, backwards[lower])
+        return late[0] if late else None
 
     def _run(self, rank: int, part: Pass) -> None:
         self.rows[rank].append((part,))
+        self.left -= 1
         if part.kind == FORWARD:
             self.forwards[part.stage] += 1
             self.held[rank] += 1
