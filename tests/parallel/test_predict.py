@@ -3,7 +3,6 @@
 import math
 import subprocess
 import sys
-import time
 from dataclasses import replace
 
 import pytest
@@ -390,18 +389,6 @@ def test_a_prediction_is_a_pure_function() -> None:
     plan = make_plan(spec, machine, batch=32)
     again = predict(plan, spec, machine)
     assert replace(again, notes=()) == replace(plan.predicted, notes=())
-
-
-def test_a_trillion_parameters_on_3072_devices_are_priced_within_a_second() -> None:
-    fix = {"tp": 8, "pp": 64, "dp": 6, "micro_batch": 1, "recompute": "full"}
-    seconds = []
-    for _ in range(3):  # the least, as others may be running
-        start = time.process_time()
-        found = make_plan("megatron-1t", "dgx-a100-80g x 3072", batch=3072, fix=fix).predicted
-        seconds.append(time.process_time() - start)
-    assert min(seconds) < 1
-    assert 0.3 < found.mfu < 0.6
-    assert found.fits
 
 
 @pytest.mark.parametrize(

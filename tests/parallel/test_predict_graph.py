@@ -16,7 +16,7 @@ from tilewright.graph.ir import Graph, Node, TensorType, Value
 from tilewright.parallel import ParallelPlan, Prediction
 from tilewright.parallel.pieces import (
     Edge,
-    Segment,
+    Piece,
     edges_of,
     pieces_of,
     ranks_of,
@@ -140,7 +140,7 @@ def test_every_placement_runs_each_pass_once_in_an_order_that_its_needs_allow(
     assert found.makespan >= micro_batches * max(work) - 1e-9
 
 
-def _diamond(places: list[int]) -> tuple[tuple[Segment, ...], tuple[Edge, ...]]:
+def _diamond(places: list[int]) -> tuple[tuple[Piece, ...], tuple[Edge, ...]]:
     """A stem, two branches, and their join, placed by `places`."""
     x, stem, left, right, join = (
         Value(name, TensorType((4, 8), F32)) for name in ("x", "stem", "left", "right", "join")

@@ -136,7 +136,7 @@ def _check_stages(plan: ParallelPlan, spec: ModelSpec) -> None:
             found=plan.timetable,
             mend="draw and simulate it with `tilewright timetable`",
         )
-    stages = stage_count(plan.timetable, plan.pp, plan.chunks)
+    stages = len(stage_ranks(plan.timetable, plan.pp, plan.chunks))
     if len(plan.stages) != stages or sum(plan.stages) != spec.layers:
         raise PlanError(
             "the stages do not hold the model",
@@ -148,9 +148,10 @@ def _check_stages(plan: ParallelPlan, spec: ModelSpec) -> None:
 
 
 @lru_cache(maxsize=256)
-def stage_count(timetable: str, ranks: int, chunks: int) -> int:
-    """Return how many stages a timetable cuts a model into."""
-    return make_timetable(timetable, ranks, 2 * ranks, chunks).stages
+def stage_ranks(timetable: str, ranks: int, chunks: int) -> tuple[int, ...]:
+    """Return the rank of each stage into which a timetable cuts a model, for even micro-batches
+    where stages have replicas."""
+    return make_timetable(timetable, ranks, 1, chunks).placement
 
 
 def even_stages(layers: int, stages: int) -> tuple[int, ...]:

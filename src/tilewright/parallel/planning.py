@@ -30,8 +30,8 @@ from tilewright.base.errors import PlanError
 from tilewright.cost import Machine, ModelSpec
 from tilewright.graph.ir import Graph
 from tilewright.parallel.plan import NAMES, PRECISIONS, ParallelPlan, check_fix, show_value
-from tilewright.parallel.plan_check import check_plan, even_stages, machine_words, stage_count
-from tilewright.parallel.predict import plan_timetable, predict
+from tilewright.parallel.plan_check import check_plan, even_stages, machine_words, stage_ranks
+from tilewright.parallel.predict import MOST_PASSES, plan_memory, predict
 from tilewright.parallel.predict_graph import (
     GRAPH_PLAIN,
     check_graph_plan,
@@ -41,7 +41,6 @@ from tilewright.parallel.predict_graph import (
     graph_words,
     predict_graph,
 )
-from tilewright.parallel.predict_memory import memory_bytes
 
 Fix = Mapping[str, Any] | ParallelPlan | None
 MOST_SEQUENCES = 8
@@ -81,7 +80,8 @@ def plan(
         )
     if isinstance(model, str | Path | ModelSpec):
         spec = model if isinstance(model, ModelSpec) else ModelSpec.parse(str(model))
-        made = _choose(spec, cluster, {"model": str(spec), "seq": spec.positions, **pinned})
+        given = {"model": str(spec), "seq": spec.positions, **pinned}
+        made = _choose(spec, cluster, given, layer_seconds)
         price = predict(made, spec, cluster, layer_seconds=layer_seconds)
     else:
         graph = _graph_of(model, inputs)
@@ -146,7 +146,9 @@ def _choose_for_graph(graph: Graph, machine: Machine, pinned: dict[str, Any]) ->
     return last
 
 
-def _choose(spec: ModelSpec, machine: Machine, pinned: dict[str, Any]) -> ParallelPlan:
+def _choose(
+    spec: ModelSpec, machine: Machine, pinned: dict[str, Any], layer_seconds: float | None
+) -> ParallelPlan:
     """Return the first candidate that fits in memory; the last that is legal if none does."""
     last, refusal = None, None
     for settings in _candidates(spec, machine, pinned):
@@ -157,16 +159,13 @@ def _choose(spec: ModelSpec, machine: Machine, pinned: dict[str, Any]) -> Parall
             refusal = refusal or error
             continue
         last = made
-        if max(m.total for m in _memory(made, spec)) <= machine.device.memory_bytes:
+        memory = plan_memory(made, spec, machine, layer_seconds, MOST_PASSES)
+        if max(device.total for device in memory) <= machine.device.memory_bytes:
             return made
     if last is None:
         assert refusal is not None, "there is at least one candidate"
         raise refusal
     return last
-
-
-def _memory(made: ParallelPlan, spec: ModelSpec) -> Any:
-    return memory_bytes(made, replace(spec, tied=made.tied), plan_timetable(made))
 
 
 def _candidates(
@@ -230,6 +229,6 @@ def _filled(spec: ModelSpec, machine: Machine, settings: dict[str, Any]) -> Para
         has = {name for name, _ in machine.device.peaks}
         given["precision"] = next(name for name in PRECISIONS if name in has or name == "float32")
     if not given.get("stages"):
-        stages = stage_count(given["timetable"], given["pp"], chunks)
-        given["stages"] = even_stages(spec.layers, stages)
+        stages = stage_ranks(given["timetable"], given["pp"], chunks)
+        given["stages"] = even_stages(spec.layers, len(stages))
     return ParallelPlan(**given)

@@ -7,8 +7,11 @@ pure function of plan, model and machine; nothing is measured, and what does not
 This module does not choose anything (`planning`), nor check (`plan_check`).
 """
 
+import gc
 from collections import Counter
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from tilewright.cost import (
@@ -18,8 +21,9 @@ from tilewright.cost import (
     model_flops,
 )
 from tilewright.parallel.plan import ParallelPlan
+from tilewright.parallel.plan_check import stage_ranks
 from tilewright.parallel.predict_links import exposed, message_seconds, strides
-from tilewright.parallel.predict_memory import memory_bytes
+from tilewright.parallel.predict_memory import activation_bytes, memory_bytes
 from tilewright.parallel.predict_stage import (
     WIDTHS,
     Axes,
@@ -30,11 +34,15 @@ from tilewright.parallel.predict_stage import (
     transfer_seconds,
     update_seconds,
 )
-from tilewright.parallel.prediction import Breakdown, Prediction
+from tilewright.parallel.prediction import Breakdown, MemoryBytes, Prediction
 from tilewright.parallel.timetables import (
+    Budget,
+    Kind,
+    Problem,
     Simulation,
     Times,
     Timetable,
+    follow_briefly,
     kind_named,
     make_timetable,
     simulate,
@@ -44,6 +52,20 @@ from tilewright.parallel.timetables import (
 MOST_PASSES = 8_000
 
 
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Look for no circles among objects meanwhile: a step is some hundred thousand small values
+    without any, among which looking takes a third of the time."""
+    looks = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if looks:
+            gc.enable()
+
+
+@_uncollected()
 def predict(
     plan: ParallelPlan,
     spec: ModelSpec,
@@ -58,18 +80,18 @@ def predict(
     one layer and micro-batch as measured, recomputation and collectives in it, for what roofline
     would say.  most_passes: of the pipeline, that are simulated one by one.
     """
+    memory = plan_memory(plan, spec, machine, layer_seconds, most_passes)
     spec = replace(spec, tied=plan.tied)
-    timetable = plan_timetable(plan, most_passes)
     where = axes(plan, machine)
     stages = stage_seconds(plan, spec, machine, where, layer_seconds)
-    boundaries = transfer_seconds(plan, spec, machine, where, timetable.placement)
-    times = _times(plan, timetable, stages, boundaries)
-    simulation = simulate(timetable, times)
-    rest = _rest_seconds(plan, timetable, times, simulation)
+    line = _line(plan, spec, machine, where, stages)
+    timetable = _timetable(line, _beginning(plan, most_passes))
+    simulation = simulate(timetable, line.times)
+    rest = _rest_seconds(plan, line, simulation)
     once = _once(plan, spec, machine, where, timetable, stages)
     return Prediction(
-        breakdown=_breakdown(plan, simulation, times, stages, once, rest),
-        memory_bytes=memory_bytes(plan, spec, timetable),
+        breakdown=_breakdown(plan, simulation, line.times, stages, once, rest),
+        memory_bytes=memory,
         memory_limit=machine.device.memory_bytes,
         model_flops=model_flops(spec, plan.batch, plan.seq),
         hardware_flops=hardware_flops(spec, plan.batch, plan.seq, plan.recompute),
@@ -80,51 +102,98 @@ def predict(
     )
 
 
-def plan_timetable(plan: ParallelPlan, most_passes: int = MOST_PASSES) -> Timetable:
-    """Return the timetable of a plan's step, or of its beginning where there are very many passes.
+@lru_cache(maxsize=16)
+@_uncollected()
+def plan_memory(
+    plan: ParallelPlan,
+    spec: ModelSpec,
+    machine: Machine,
+    layer_seconds: float | None,
+    most_passes: int,
+) -> tuple[MemoryBytes, ...]:
+    """Return the bytes on each pipeline rank.  The arguments are those of `predict`."""
+    spec = replace(spec, tied=plan.tied)
+    where = axes(plan, machine)
+    stages = stage_seconds(plan, spec, machine, where, layer_seconds)
+    line = _line(plan, spec, machine, where, stages)
+    return memory_bytes(plan, spec, _timetable(line, _beginning(plan, most_passes)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A pipeline, however many micro-batches it takes: all that its timetable depends on.
+
+    kept: the share of a micro-batch's activations that waits for the gradient of the weights.
+    """
+
+    kind: Kind
+    ranks: int
+    chunks: int
+    times: Times
+    kept: float
+
+
+def _line(
+    plan: ParallelPlan,
+    spec: ModelSpec,
+    machine: Machine,
+    where: Axes,
+    stages: tuple[Seconds, ...],
+) -> _Line:
+    kind = kind_named(plan.timetable)
+    slices = plan.chunks if kind.parts == "slices" else 1
+    placement = stage_ranks(plan.timetable, plan.pp, plan.chunks)
+    times = Times(
+        tuple(stage.forward for stage in stages),
+        tuple(stage.input_grad for stage in stages),
+        tuple(stage.weight_grad for stage in stages),
+        transfer_seconds(plan, spec, machine, where, placement),
+        (1 / slices,) * slices,
+        hidden=1.0 if plan.overlap == "all" else 0.0,
+    )
+    held, kept = activation_bytes(plan, spec)
+    shares = (after / before for after, before in zip(kept, held, strict=True) if before)
+    return _Line(kind, plan.pp, plan.chunks, times, min(1.0, max(shares, default=1.0)))
+
+
+def _beginning(plan: ParallelPlan, most_passes: int) -> int:
+    """Return how many micro-batches are simulated: all, or where there are very many passes those
+    of the beginning.
 
     The beginning is `Kind.rounds` of the pipeline or more, and as many micro-batches of the last,
     unfinished round as the whole has: what is left out is whole rounds of the steady state.
     """
     p, m = plan.pp, plan.micro_batches
-    passes = 2 * p * m * plan.chunks
-    if passes > most_passes:
-        fewest = max(most_passes // (2 * p * plan.chunks), kind_named(plan.timetable).rounds * p)
-        m = min(m, fewest - fewest % p + m % p)
-    return _timetable(plan.timetable, p, m, plan.chunks)
+    if 2 * p * m * plan.chunks <= most_passes:
+        return m
+    fewest = max(most_passes // (2 * p * plan.chunks), kind_named(plan.timetable).rounds * p)
+    return min(m, fewest - fewest % p + m % p)
 
 
-@lru_cache(maxsize=16)
-def _timetable(name: str, ranks: int, micro_batches: int, parts: int) -> Timetable:
-    return make_timetable(name, ranks, micro_batches, parts)
+@lru_cache(maxsize=4)
+def _timetable(line: _Line, micro_batches: int) -> Timetable:
+    """Return the timetable of a pipeline; one that is searched for, for its own times and in its
+    own activations."""
+    name, cap = line.kind.name, line.kind.cap * line.ranks
+    if not cap:
+        return make_timetable(name, line.ranks, micro_batches, line.chunks)
+    budget = Budget(float(cap), 1.0, line.kept)
+    return follow_briefly(name, Problem(micro_batches, line.times, budget, barrier=True))
 
 
-def _times(
-    plan: ParallelPlan,
-    timetable: Timetable,
-    stages: tuple[Seconds, ...],
-    boundaries: tuple[float, ...],
-) -> Times:
-    return Times(
-        tuple(stage.forward for stage in stages),
-        tuple(stage.input_grad for stage in stages),
-        tuple(stage.weight_grad for stage in stages),
-        boundaries,
-        (1 / timetable.slices,) * timetable.slices,
-        hidden=1.0 if plan.overlap == "all" else 0.0,
-    )
-
-
-def _rest_seconds(
-    plan: ParallelPlan, timetable: Timetable, times: Times, simulation: Simulation
-) -> float:
+def _rest_seconds(plan: ParallelPlan, line: _Line, simulation: Simulation) -> float:
     """Return the seconds of the micro-batches that are not simulated: whole rounds of p, each as
-    long as the last round of those that are."""
-    left = plan.micro_batches - timetable.micro_batches
+    long as the last round of those that are.
+
+    Of a searched order it is the mean of the last rounds, as its weight gradients come in bunches.
+    """
+    simulated = simulation.timetable.micro_batches
+    left = plan.micro_batches - simulated
     if not left:
         return 0.0
-    fewer = _timetable(plan.timetable, plan.pp, timetable.micro_batches - plan.pp, plan.chunks)
-    return (simulation.makespan - simulate(fewer, times).makespan) / plan.pp * left
+    last = line.kind.rounds // 2 * plan.pp
+    fewer = simulate(_timetable(line, simulated - last), line.times)
+    return (simulation.makespan - fewer.makespan) / last * left
 
 
 # ----------------------------------------------------------------------------------- once in a step

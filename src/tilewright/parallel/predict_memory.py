@@ -33,7 +33,8 @@ def memory_bytes(
     plan: ParallelPlan, spec: ModelSpec, timetable: Timetable
 ) -> tuple[MemoryBytes, ...]:
     """Return the bytes on each pipeline rank.  timetable: of the whole step, or of a beginning of
-    `Kind.rounds` or more: it reaches the peak, or holds its share of all micro-batches."""
+    `Kind.rounds` or more: it reaches the peak (a searched one of unequal stages nearly, and in its
+    cap whatever follows), or holds its share of all micro-batches."""
     activations = _activations(plan, spec, timetable)
     return tuple(
         _rank(plan, spec, activations[rank], stages)
@@ -80,24 +81,34 @@ def _layer(plan: ParallelPlan, spec: ModelSpec, split: Split) -> float:
 
 
 def _activations(plan: ParallelPlan, spec: ModelSpec, timetable: Timetable) -> tuple[float, ...]:
-    split = _split(plan)
-    one = _layer(plan, spec, split)
-    held = [layers * one for layers in plan.stages]
-    if plan.recompute == "full":
-        waiting = one
-    else:
-        waiting = KEPT * _layer(plan, spec, replace(split, recompute="selective"))
-    kept = [layers * waiting for layers in plan.stages]
-    shared = plan.tp if plan.sequence_parallel else 1
-    mask = embedding_activation_bytes(spec, plan.micro_batch, plan.seq, tensor=shared) / plan.cp
-    held[0] += mask
-    kept[0] += mask
+    held, kept = activation_bytes(plan, spec)
     slices = (1 / timetable.slices,) * timetable.slices
     peaks = peak_activations(timetable, held, kept, slices)
     if not kind_named(plan.timetable).fills:
         return peaks
     whole = plan.micro_batches / timetable.micro_batches
     return tuple(peak * whole for peak in peaks)
+
+
+def activation_bytes(
+    plan: ParallelPlan, spec: ModelSpec
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return the bytes that a micro-batch keeps on each stage: from its forward on, and those of
+    them that wait for the gradient of the weights."""
+    split = _split(plan)
+    one = _layer(plan, spec, split)
+    if plan.recompute == "full":
+        waiting = one
+    else:
+        waiting = KEPT * _layer(plan, spec, replace(split, recompute="selective"))
+    shared = plan.tp if plan.sequence_parallel else 1
+    mask = embedding_activation_bytes(spec, plan.micro_batch, plan.seq, tensor=shared) / plan.cp
+    masks = (mask, *(0.0 for _ in plan.stages[1:]))
+    held, kept = (
+        tuple(layers * each + more for layers, more in zip(plan.stages, masks, strict=True))
+        for each in (one, waiting)
+    )
+    return held, kept
 
 
 def _workspace(plan: ParallelPlan, spec: ModelSpec, *, last: bool) -> float:

@@ -18,7 +18,7 @@ from tilewright.parallel.timetables.rendezvous import (
     place_messages,
     run_rendezvous,
 )
-from tilewright.parallel.timetables.search import Searched, search_timetable
+from tilewright.parallel.timetables.search import Searched, follow_briefly, search_timetable
 from tilewright.parallel.timetables.simulate import Bubble, Simulation, Step, simulate
 from tilewright.parallel.timetables.slices import TokenSlices, cut_tokens
 from tilewright.parallel.timetables.syntax import read_timetable
@@ -51,6 +51,7 @@ __all__ = [
     "cut_tokens",
     "draw_timetable",
     "even_times",
+    "follow_briefly",
     "in_flight",
     "kind_named",
     "lower_bound",

@@ -40,6 +40,7 @@ class Kind:
     flight); empty if it has none.  cap: what a search for one may hold, in multiples of the ranks;
     0 where none is searched.  asynchronous: whether weights are updated without a flush.  fills:
     whether all forwards of a step come first, so that it holds activations as it has micro-batches.
+    warm: rounds, of as many micro-batches as ranks, after which each takes as long as the last.
     """
 
     name: str
@@ -48,12 +49,15 @@ class Kind:
     cap: int = 0
     asynchronous: bool = False
     fills: bool = False
+    warm: int = 1
 
     @property
     def rounds(self) -> int:
-        """Of as many micro-batches as ranks, after which a step repeats: what a search may hold is
-        filled slowly, by the bubbles that it saves."""
-        return 4 * self.cap or 2
+        """Rounds that tell what any number of them takes and holds.
+
+        One more than `warm`.  What a search may hold is filled slowly, by the bubbles it saves.
+        """
+        return 8 if self.cap else self.warm + 1
 
 
 TIMETABLES = (
@@ -63,15 +67,15 @@ TIMETABLES = (
     Kind("breadth-first", breadth_first, "chunks", fills=True),
     Kind("terapipe", terapipe, "slices", fills=True),
     Kind("zb-h1", zero_bubble_h1),
-    Kind("zb-h2", zero_bubble_h2),
+    Kind("zb-h2", zero_bubble_h2, warm=2),
     Kind("zb-1p", zero_bubble_1p, cap=1),
     Kind("zb-2p", zero_bubble_2p, cap=2),
-    Kind("zb-v", zero_bubble_v),
+    Kind("zb-v", zero_bubble_v, warm=2),
     Kind("v-half", v_half),
     Kind("v-min", v_min),
     Kind("chimera", chimera),
-    Kind("dualpipe", dualpipe),
-    Kind("dualpipe-v", dualpipe_v),
+    Kind("dualpipe", dualpipe, warm=2),
+    Kind("dualpipe-v", dualpipe_v, warm=2),
     Kind("pipedream", pipedream, asynchronous=True),
     Kind("pipedream-2bw", pipedream_2bw, asynchronous=True),
     Kind("pipemare", pipemare, asynchronous=True),

@@ -12,6 +12,7 @@ This module does not know what a proof by integer programming is (`prove`).
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from tilewright.parallel.timetables.bounds import lower_bound
 from tilewright.parallel.timetables.line import (
@@ -27,7 +28,9 @@ from tilewright.parallel.timetables.times import even_times
 from tilewright.parallel.timetables.timetable import Timetable, check_sizes
 
 MOST_TRIALS, FEWEST_TRIALS = 4000, 200
-FEW_TRIALS = 12
+FEW_TRIALS, FEW_PASSES = 12, 100_000
+# Micro-batches for each rank, by which a short search judges.
+BEGINNING = 2
 # What trials of large problems are bounded by: about 10 seconds of one core.
 MOST_PASSES = 6_000_000
 STARTING_FILLS = (1.0, 0.5)
@@ -85,10 +88,8 @@ def search_timetable(
     returns the best so far.
     """
     hunt = _Hunt(problem, random.Random(seed), progress)
-    most = trials or trials_for(problem)
     try:
-        while hunt.trials < most and not hunt.reached:
-            hunt.step()
+        hunt.search(trials or trials_for(problem))
     except KeyboardInterrupt:
         if hunt.best is None:
             raise
@@ -98,25 +99,44 @@ def search_timetable(
 
 
 def zero_bubble_1p(ranks: int, micro_batches: int) -> Timetable:
-    """Return what a search finds in the memory of 1F1B, for passes of equal times.
+    """Return what a short search finds in the memory of 1F1B, for passes of equal times.
 
     Where the times are known, `search_timetable` with a cap of p activations finds better ones.
     """
-    return _capped("zb-1p", ranks, micro_batches, ranks)
+    check_sizes("zb-1p", ranks=ranks, micro_batches=micro_batches)
+    problem = Problem(micro_batches, even_times(ranks), Budget(float(ranks)))
+    return follow_briefly("zb-1p", problem)
 
 
 def zero_bubble_2p(ranks: int, micro_batches: int) -> Timetable:
-    """Return what a search finds in twice the memory of 1F1B, for passes of equal times.
+    """Return what a short search finds in twice the memory of 1F1B, for passes of equal times.
 
     Where the times are known, `search_timetable` with a cap of 2p activations finds better ones.
     """
-    return _capped("zb-2p", ranks, micro_batches, 2 * ranks)
+    check_sizes("zb-2p", ranks=ranks, micro_batches=micro_batches)
+    problem = Problem(micro_batches, even_times(ranks), Budget(2.0 * ranks))
+    return follow_briefly("zb-2p", problem)
 
 
-def _capped(name: str, ranks: int, micro_batches: int, cap: int) -> Timetable:
-    check_sizes(name, ranks=ranks, micro_batches=micro_batches)
-    problem = Problem(micro_batches, even_times(ranks), Budget(float(cap)))
-    return replace(search_timetable(problem, trials=FEW_TRIALS).timetable, name=name)
+def follow_briefly(name: str, problem: Problem) -> Timetable:
+    """Return what the best rule of a short search gives.
+
+    The rule is that for the beginning of the problem, `BEGINNING` micro-batches for each rank: how
+    many more there are makes no difference to it, nor to what comes before them.
+    """
+    few = min(problem.micro_batches, BEGINNING * problem.ranks)
+    rule = _best_rule(replace(problem, micro_batches=few))
+    return timetable_of(name, problem.micro_batches, follow(problem, rule).orders)
+
+
+@lru_cache(maxsize=64)
+def _best_rule(problem: Problem) -> Rule:
+    """Return the best rule of a few trials, fewer where each takes longer."""
+    passes = 3 * problem.ranks * problem.micro_batches
+    hunt = _Hunt(problem, random.Random(0), lambda *_: None)
+    hunt.search(max(1, min(FEW_TRIALS, FEW_PASSES // passes)))
+    assert hunt.best_rule is not None, "one trial is made"
+    return hunt.best_rule
 
 
 def trials_for(problem: Problem) -> int:
@@ -135,12 +155,18 @@ class _Hunt:
         self.starts = list(_starts(problem.ranks, self.most))
         self.trials = 0
         self.best: Made | None = None
+        self.best_rule: Rule | None = None
         self.rule: Rule | None = None
         self.score = float("inf")
 
     @property
     def reached(self) -> bool:
         return self.best is not None and self.best.cost <= self.bound * (1 + SLACK)
+
+    def search(self, trials: int) -> None:
+        """Look at rules, until one is as good as the bound."""
+        while self.trials < trials and not self.reached:
+            self.step()
 
     def step(self) -> None:
         """Look at one rule."""
@@ -156,7 +182,7 @@ class _Hunt:
         if score <= self.score:
             self.rule, self.score = rule, score
         if self.best is None or made.cost < self.best.cost * (1 - SLACK):
-            self.best = made
+            self.best, self.best_rule = made, rule
             self.progress(self.trials, made.cost, self.bound)
 
     def _changed(self, rule: Rule) -> Rule:
@@ -184,9 +210,9 @@ def _starts(ranks: int, most: int) -> Iterator[Rule]:
     transfers; all stay within the `most` that the budget holds.
     """
     way = [2 * (ranks - rank) - 1 if most > ranks else ranks - rank for rank in range(ranks)]
-    for fill in STARTING_FILLS:
-        for more in (0, 1):
-            for split in range(ranks + 1):
+    for split in range(ranks + 1):
+        for fill in STARTING_FILLS:
+            for more in (0, 1):
                 ahead = (count + more + (rank < split) for rank, count in enumerate(way))
                 held = tuple(max(1, min(most, count)) for count in ahead)
                 yield Rule(held, (fill,) * ranks, (0.0,) * ranks)
