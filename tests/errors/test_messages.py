@@ -205,7 +205,7 @@ def _altered(data: bytes) -> bytes:
 
 
 def _of_another_version(data: bytes) -> bytes:
-    return data.replace(b"tilewright program 3 ", b"tilewright program 4 ", 1)
+    return data.replace(b"tilewright program 4 ", b"tilewright program 5 ", 1)
 
 
 def _no_program(_: bytes) -> bytes:
@@ -222,7 +222,7 @@ def _breaking_a_rule(data: bytes) -> bytes:
     broken = body.replace(b" -> (tanh) flops", b" -> (arg0) flops")
     assert broken != body
     return (
-        b"tilewright program 3 sha256 %s\n" % hashlib.sha256(broken).hexdigest().encode() + broken
+        b"tilewright program 4 sha256 %s\n" % hashlib.sha256(broken).hexdigest().encode() + broken
     )
 
 

@@ -54,10 +54,10 @@ def test_any_truncation_is_refused(length: int) -> None:
 
 def test_another_format_is_named_in_the_error() -> None:
     with pytest.raises(ProgramError) as raised:
-        from_bytes(SAVED.replace(b"program 3 ", b"program 7 ", 1), source="old.tw")
+        from_bytes(SAVED.replace(b"program 4 ", b"program 7 ", 1), source="old.tw")
     assert str(raised.value) == (
         "a saved program is of another format\n"
-        "  expected  format 3\n"
+        "  expected  format 4\n"
         "  found     format 7\n"
         "  where     old.tw\n"
         "  mend      compile the model again and save it"
@@ -79,7 +79,7 @@ def test_a_sum_that_fits_does_not_excuse_a_broken_rule() -> None:
 
 def test_a_body_that_is_no_text_is_refused() -> None:
     body = b"\xff\xfe" + SAVED.split(b"\n", 1)[1]
-    data = b"tilewright program 3 sha256 %s\n" % hashlib.sha256(body).hexdigest().encode() + body
+    data = b"tilewright program 4 sha256 %s\n" % hashlib.sha256(body).hexdigest().encode() + body
     with pytest.raises(ProgramError) as raised:
         from_bytes(data, source="bad.tw")
     assert str(raised.value) == (
@@ -93,7 +93,7 @@ def test_a_body_that_is_no_text_is_refused() -> None:
 
 def test_a_body_that_does_not_parse_names_file_and_line() -> None:
     body = SAVED.split(b"\n", 1)[1].replace(b"segment", b"sediment", 1)
-    data = b"tilewright program 3 sha256 %s\n" % hashlib.sha256(body).hexdigest().encode() + body
+    data = b"tilewright program 4 sha256 %s\n" % hashlib.sha256(body).hexdigest().encode() + body
     with pytest.raises(ProgramError) as raised:
         from_bytes(data, source="bad.tw")
     assert raised.value.where == "bad.tw   line 24   sediment"

@@ -27,7 +27,7 @@ from tilewright.compiler.options import Options
 from tilewright.compiler.strided import is_contiguous
 from tilewright.compiler.varying import sizes_of
 from tilewright.compiler.winograd import place_winograd
-from tilewright.graph.build import Builder, names
+from tilewright.graph.build import as_body, names
 from tilewright.graph.control import sizes_vary
 from tilewright.graph.ir import (
     CONSTANT,
@@ -44,9 +44,11 @@ from tilewright.graph.notation import normal
 from tilewright.graph.views import view_of
 from tilewright.kernels import Emitted, emit, tiles
 from tilewright.memory import Block, MemoryPlan, pack, stacked
+from tilewright.optimize import prepared, staying
 from tilewright.program import (
     ARENA,
     INPUT,
+    KEPT,
     LIBRARY,
     OUTPUT,
     SIZES,
@@ -57,7 +59,6 @@ from tilewright.program import (
     Launch,
     LibraryCall,
     Program,
-    Segment,
     View,
     contiguous,
     lifetimes,
@@ -104,6 +105,8 @@ def assemble(
         view = (lying or {}).get(value.name)
         assembly.places[value.name] = assembly.input(value, view)
     updated = {position for _, position in graph.updates}
+    if options.frozen:
+        assembly.keep()
     assembly.results = {v.name for k, v in enumerate(graph.outputs) if k not in updated}
     assembly.run()
     outputs = assembly.deliver()
@@ -117,7 +120,8 @@ class Assembly:
     of others.  targets: where some of them have to lie.  named: the graph's own names, which no
     other buffer takes.  prefix, depth: of the names of buffers, and how many loops that count are
     around.  around, lasting: of a loop's body, the assembly that the loop is part of, and the
-    buffers that hold the same in all steps.
+    buffers that hold the same in all steps; of what runs again and again, the assembly of what is
+    prepared (the values `early`), and the inputs that stay.  kind: of the buffers of its values.
     """
 
     def __init__(self, graph: Graph, options: Options, choices: Choices) -> None:
@@ -139,15 +143,28 @@ class Assembly:
         self.depth = 0
         self.around: Assembly | None = None
         self.lasting: frozenset[str] = frozenset()
+        self.early: frozenset[str] = frozenset()
+        self.kind = ARENA
+
+    def keep(self) -> None:
+        """Let what depends on inputs that stay alone be prepared once, in buffers that are kept."""
+        self.around = self._beside(self.graph)
+        self.around.places, self.around.kind = self.places, KEPT
+        self.lasting, self.early = staying(self.graph), prepared(self.graph)
+
+    def _beside(self, graph: Graph) -> "Assembly":
+        made = Assembly(graph, self.options, self.choices)
+        made.buffers, made.kernels, made.decisions = self.buffers, self.kernels, self.decisions
+        made.named, made.kind = self.named, self.kind
+        return made
 
     def inside(
         self, graph: Graph, places: Sequence[View], targets: dict[str, View], *, depth: int
     ) -> "Assembly":
         """Return the assembly of a sub-graph whose inputs lie at `places`."""
-        made = Assembly(graph, self.options, self.choices)
+        made = self._beside(graph)
         made.places = dict(zip((value.name for value in graph.inputs), places, strict=True))
-        made.buffers, made.kernels, made.decisions = self.buffers, self.kernels, self.decisions
-        made.results, made.targets, made.named = set(targets), targets, self.named
+        made.results, made.targets = set(targets), targets
         made.prefix, made.depth = f"{self.prefix}{graph.name}.", depth
         return made
 
@@ -158,11 +175,12 @@ class Assembly:
         for node in self.graph.nodes:
             if node.op in CONTROL and self.sizes is not None:
                 raise sizes_vary(node.op, self.sizes.describe(), node.origin)
-            self.node(node)
+            early = self.around if node.outputs[0].name in self.early else None
+            (early or self).node(node)
 
     def block(self) -> tuple[Instruction, ...]:
         """Return the instructions so far."""
-        return _segments(self.steps)
+        return control.in_segments(self.steps)
 
     # ---------------------------------------------------------------------------- one node
 
@@ -268,6 +286,9 @@ class Assembly:
             call.through,
         )
         self.steps.append(step)
+        for value in node.outputs if self.kind == KEPT else ():
+            self.places[value.name] = self.scratch(f"{value.name}_kept", value.type)
+            self.copy(outputs.pop(0), self.places[value.name], "a library's result is kept")
         suffix = " (gradient by torch)" if call.vjp is not None else ""
         suffix += "".join(f" ({layer.kind} by torch)" for layer in call.through)
         self.decide(node, "library", f"{reason}: {call.target}{suffix}")
@@ -306,7 +327,7 @@ class Assembly:
         elif value.name in self.in_place:
             place = self.places[self.in_place[value.name]]
         else:
-            place = self.buffer(value, OUTPUT if value.name in self.results else ARENA)
+            place = self.buffer(value, OUTPUT if value.name in self.results else self.kind)
         self.places[value.name] = place
         return place
 
@@ -350,13 +371,20 @@ class Assembly:
         self.launch(normal(formula), view, target, f"{view.buffer} made dense for its reader")
         return target
 
+    def before(self, view: View) -> tuple["Assembly", View]:
+        """Return the assembly that has to read a view least often, before the loops that do not
+        change it, or where values are prepared; and the view there."""
+        around = self.around
+        if around is None or any(view.steps[around.depth :]):
+            return self, view
+        if view.buffer not in self.lasting and self.buffers[view.buffer].kind != KEPT:
+            return self, view
+        return around.before(replace(view, steps=view.steps[: around.depth]))
+
     def hoisted(self, view: View, index: Sequence[Expr], loops: Sequence[Loop]) -> View | None:
         """Copy as `gathered` does, but once before the loop; None where steps change the view."""
-        around = self.around
-        if around is None or view.buffer not in self.lasting or any(view.steps[around.depth :]):
-            return None
-        view = replace(view, steps=view.steps[: around.depth])
-        return around.hoisted(view, index, loops) or around.gathered(view, index, loops)
+        before, there = self.before(view)
+        return None if before is self else before.gathered(there, index, loops)
 
     def copy(self, source: View, target: View, reason: str) -> None:
         """Copy one view to another."""
@@ -377,9 +405,9 @@ class Assembly:
         self.decisions.append(Decision(target.buffer, "copy", reason, bytes=made.bytes))
 
     def scratch(self, wish: str, type_: TensorType) -> View:
-        """Add a buffer in the arena that is no value's own."""
+        """Add a buffer, in the arena unless all is kept, that is no value's own."""
         name = self._fresh(wish)
-        made = self.buffers[name] = Buffer(name, type_, ARENA)
+        made = self.buffers[name] = Buffer(name, type_, self.kind)
         return whole(made)
 
     # ------------------------------------------------------------------------- the results
@@ -430,6 +458,7 @@ class Assembly:
             tuple(Input(value.name, self.graph.role(value.name)) for value in self.graph.inputs),
             outputs,
             tuple(name for name, _ in self.graph.updates),
+            prepare=() if self.around is None else self.around.block(),
         )
         alive = lifetimes(program)
         blocks = [
@@ -451,17 +480,9 @@ class Assembly:
         return Assembled(program, tuple(self.decisions), plan)
 
     def decide(self, node: Node, how: str, reason: str, flops: int = 0, bytes_: int = 0) -> None:
+        reason = f"prepared, {reason}" if self.kind == KEPT else reason
         for value in node.outputs[:1]:
             self.decisions.append(Decision(value.name, how, reason, node.origin, flops, bytes_))
-
-
-def as_body(node: Node) -> Graph:
-    """Return the graph of one formula node, for the kernel emitter."""
-    builder = Builder(node.op)
-    assert node.formula is not None, "a node with loops"
-    operands = zip(node.formula.operands, node.inputs, strict=True)
-    inputs = tuple(builder.input(name, value.type) for name, value in operands)
-    return builder.finish((builder.formula(node.formula, *inputs, name="y"),))
 
 
 def _loops(shape: Sequence[int]) -> tuple[Loop, ...]:
@@ -470,23 +491,6 @@ def _loops(shape: Sequence[int]) -> tuple[Loop, ...]:
 
 def _over(loops: Sequence[Loop], dtype: DType) -> TensorType:
     return TensorType(tuple(loop.extent for loop in loops), dtype)
-
-
-def _segments(steps: Sequence[control.Step]) -> tuple[Instruction, ...]:
-    """Put launches between two library calls, loops or branches into one segment."""
-    instructions: list[Instruction] = []
-    launches: list[Launch] = []
-    for step in steps:
-        if isinstance(step, Launch):
-            launches.append(step)
-            continue
-        if launches:
-            instructions.append(Segment(tuple(launches)))
-            launches = []
-        instructions.append(step)
-    if launches:
-        instructions.append(Segment(tuple(launches)))
-    return tuple(instructions)
 
 
 def _shape(value: Value) -> tuple[int, ...]:

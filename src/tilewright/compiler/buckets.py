@@ -76,6 +76,11 @@ class Bucketed:
             for batch in self.batches
         )
 
+    def refresh(self) -> None:
+        """Let the next call compute anew what `Options(frozen=True)` keeps (`Compiled.refresh`)."""
+        for bucket in self._buckets.values():
+            bucket.runs.refresh()
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the compiled function.  Raises CaptureError where the call asks for gradients."""
         if is_transforming():

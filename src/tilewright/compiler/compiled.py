@@ -135,6 +135,12 @@ class Compiled:
         """Return how every value is computed, and why."""
         return self._runs.explain()
 
+    def refresh(self) -> None:
+        """Let the next call compute anew what `Options(frozen=True)` keeps: for writes that torch
+        does not count, those through `.data`."""
+        for version in self._versions:
+            version.runs.refresh()
+
 
 @dataclass(frozen=True, slots=True)
 class _Version:
@@ -271,9 +277,16 @@ class Runs:
         if call is None:
             if not self.known.issuperset(wanted):
                 raise Unasked
+            if wanted:
+                self.options.refuse_frozen()
             pair = self._pair(wanted) if wanted else None
             call = self._calls[wanted] = pair or self.inference.run
         return call
+
+    def refresh(self) -> None:
+        """Let the next run prepare anew what the Program without gradients keeps."""
+        if self._inference is not None:
+            self._inference.executable.refresh()
 
     def explain(self) -> str:
         """Return the explanation of every Program compiled so far (of inference, if none is)."""

@@ -37,7 +37,7 @@ from tilewright.kernels import (
     emit_product,
     merged,
 )
-from tilewright.program import LibraryCall, View, contiguous, reach, whole
+from tilewright.program import KEPT, LibraryCall, View, contiguous, reach, whole
 from tilewright.tune import read_tiling, show_tiling
 
 if TYPE_CHECKING:
@@ -71,8 +71,9 @@ def place_contraction(assembly: "Assembly", node: Node) -> bool:
     sources = operands_of(node)
     left, right = (assembly.places[sources[r.tensor].name] for r in (found.left, found.right))
     able = ours = is_ours(found, dtype) and _is_small(left) and _is_small(right)
+    before, _ = assembly.before(right)
     if library and ours and not _is_copied(found, left, right):
-        few = assembly.around is None and _is_packed_for_few(found, right)
+        few = before is assembly and _is_packed_for_few(found, right)
         ours = _flops(found) <= SMALL and not few
     if not (ours or library):
         return False
@@ -83,10 +84,15 @@ def place_contraction(assembly: "Assembly", node: Node) -> bool:
 
     views = (left, right, result)
     tiling, why = (Tiling() if ours else None), ""
-    if able:
+    kept = able and before.kind == KEPT and _is_kept(found, dtype, views)
+    if kept:
+        tiling, why = Tiling(), "packed once"
+    elif able:
         tiling, why = _chosen(assembly, node, found, views, tiling)
     if tiling is not None:
-        call = as_product(found, dtype, *views, assembly.gathered, assembly.hoisted)
+        sliced = kept or (assembly.depth > 0 and _is_better_sliced(found))
+        hoist = assembly.hoisted if sliced else _nowhere
+        call = as_product(found, dtype, *views, assembly.gathered, hoist)
     else:
         call = as_matrices(found, *views, assembly.gathered, scratch)
     name = _add(assembly, node, call, tiling or Tiling(), why)
@@ -114,12 +120,11 @@ def _chosen(
     dtype, sources = node.output.type.dtype, operands_of(node)
     copied = set[str]()
 
-    def copy(view: View, _: Sequence[Expr], loops: Sequence[Loop]) -> View:
+    def copy(view: View, index: Sequence[Expr], loops: Sequence[Loop]) -> View:
         copied.add(view.buffer)
-        shape = tuple(fixed(loop.extent) for loop in loops)
-        return View(view.buffer, shape, contiguous(shape))
+        return _row_major(view, index, loops)
 
-    product = as_product(found, dtype, *views, copy, lambda *_: None).by
+    product = as_product(found, dtype, *views, copy, _nowhere).by
     assert isinstance(product, Product), "it was asked for"
     lying = {
         sources[r.tensor].name: v for r, v in zip((found.left, found.right), views, strict=False)
@@ -230,8 +235,38 @@ def _is_packed_for_few(found: Contraction, right: View) -> bool:
     """Say whether most of the time would go into packing the right operand for a few rows."""
     if _volume(found.m) >= FEW or _volume((*found.n, *found.k)) < MUCH:
         return False
+    return _is_packed(found, right)
+
+
+def _is_packed(found: Contraction, right: View) -> bool:
+    """Say whether columns of the right operand are apart, so that every run packs them."""
     b = _arranged(right, found.right.index, (*((loop,) for loop in found.batch), found.k, found.n))
     return b is not None and b.strides[-1] != 1
+
+
+def _is_better_sliced(found: Contraction) -> bool:
+    """Say whether a copy of the right operand, made once for all steps of a loop as tiles read it,
+    is worth its memory: with many rows, packing is a small part of each step."""
+    return _volume(found.m) < 2 * FEW
+
+
+def _is_kept(found: Contraction, dtype: DType, views: tuple[View, View, View]) -> bool:
+    """Say whether our kernel can read a copy of the right operand that is made once for all runs,
+    and every run would pack it without one."""
+    copied: list[View] = []
+
+    def copy(view: View, index: Sequence[Expr], loops: Sequence[Loop]) -> View:
+        copied.append(view)
+        return _row_major(view, index, loops)
+
+    as_product(found, dtype, *views, _row_major, copy)
+    return bool(copied) and _is_packed(found, views[1])
+
+
+def _row_major(view: View, _: Sequence[Expr], loops: Sequence[Loop]) -> View:
+    """Return the view of a copy that is not made."""
+    shape = tuple(fixed(loop.extent) for loop in loops)
+    return View(view.buffer, shape, contiguous(shape))
 
 
 def kernel_of(node: Node) -> Emitted | None:
@@ -244,15 +279,16 @@ def kernel_of(node: Node) -> Emitted | None:
         shape = tuple(fixed(dim) for dim in type_.shape)
         return View(name, shape, contiguous(shape))
 
-    def copied(view: View, _: Sequence[Expr], loops: Sequence[Loop]) -> View:
-        return lying(view.buffer, _over(loops, dtype))
-
     types = {name: value.type for name, value in operands_of(node).items()}
     left, right = (lying(read.tensor, types[read.tensor]) for read in (found.left, found.right))
     result = lying("y", node.output.type)
-    call = as_product(found, dtype, left, right, result, copied, lambda *_: None)
+    call = as_product(found, dtype, left, right, result, _row_major, _nowhere)
     assert isinstance(call.by, Product), "it was asked for"
     return emit_product(call.by)
+
+
+def _nowhere(_: View, __: Sequence[Expr], ___: Sequence[Loop]) -> None:
+    """Hoist nothing: there is no loop around."""
 
 
 def as_product(
@@ -344,8 +380,8 @@ def _sliced(found: Contraction, right: View, hoist: Hoist) -> tuple[Place, tuple
 
     Returns where it lies, as [batch.., slices, k, SLICE], and the two loops over its columns.
     """
-    if len(found.n) != 1 or fixed(found.n[0].extent) % SLICE or _volume(found.m) >= 2 * FEW:
-        return None  # with many rows, packing is a small part of each step, and the copy is memory
+    if len(found.n) != 1 or fixed(found.n[0].extent) % SLICE:
+        return None
     if 0 in right.strides:  # it would be copied again for each batch
         return None
     across = found.n[0]

@@ -16,12 +16,38 @@ from typing import TYPE_CHECKING
 
 from tilewright.graph.control import Scan, scan_of, while_of
 from tilewright.graph.ir import COND, SCAN, WHILE, Graph, Node, TensorType, Value
-from tilewright.program import Branch, Instruction, Launch, LibraryCall, Loop, View, While
+from tilewright.program import (
+    Branch,
+    Instruction,
+    Launch,
+    LibraryCall,
+    Loop,
+    Segment,
+    View,
+    While,
+)
 
 if TYPE_CHECKING:
     from tilewright.compiler.assemble import Assembly
 
 Step = Launch | LibraryCall | Loop | While | Branch
+
+
+def in_segments(steps: Sequence[Step]) -> tuple[Instruction, ...]:
+    """Return steps as instructions: launches between two others are one segment."""
+    instructions: list[Instruction] = []
+    launches: list[Launch] = []
+    for step in steps:
+        if isinstance(step, Launch):
+            launches.append(step)
+            continue
+        if launches:
+            instructions.append(Segment(tuple(launches)))
+            launches = []
+        instructions.append(step)
+    if launches:
+        instructions.append(Segment(tuple(launches)))
+    return tuple(instructions)
 
 
 @dataclass(frozen=True, slots=True)

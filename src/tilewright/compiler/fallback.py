@@ -7,7 +7,13 @@ where the user has forbidden it.  This module does not know what is compiled.
 import traceback
 import warnings
 
-from tilewright.base.errors import CaptureError, FallbackWarning, LibraryCallError, TilewrightError
+from tilewright.base.errors import (
+    CaptureError,
+    FallbackWarning,
+    LibraryCallError,
+    OptionError,
+    TilewrightError,
+)
 from tilewright.compiler.options import Options
 
 FALLBACKS: list[str] = []
@@ -15,8 +21,10 @@ FALLBACKS: list[str] = []
 
 
 def leave_to_eager(error: Exception, options: Options) -> None:
-    """Count and tell why a graph is left to eager; raise the error where that was forbidden."""
-    if isinstance(error, LibraryCallError) and not options.library:
+    """Count and tell why a graph is left to eager; raise the error where that was forbidden, or
+    where options cannot be followed."""
+    forbidden = isinstance(error, LibraryCallError) and not options.library
+    if forbidden or isinstance(error, OptionError):
         raise error
     if isinstance(error, TilewrightError):
         reason = str(error)

@@ -23,7 +23,7 @@ from tilewright.compiler.running import SplitRunningSums
 from tilewright.compiler.varying import check_other_example
 from tilewright.graph.ir import Graph, Node
 from tilewright.graph.passes import Pass, run
-from tilewright.optimize import DeadCode, Fuse, SplitReductions, simplifications
+from tilewright.optimize import Apart, DeadCode, Fuse, SplitReductions, simplifications
 from tilewright.program import Program
 from tilewright.runtime import NATIVE, Executable, find_toolchain
 from tilewright.tune import Store
@@ -41,7 +41,8 @@ def passes(options: Options, choices: Choices) -> tuple[Pass, ...]:
         PlaceConvolutions(options.library, options.winograd, choices),
         SplitReductions(),
     )
-    return (*before, Fuse(), DeadCode()) if options.fuse else before
+    fuse = Apart(Fuse()) if options.frozen else Fuse()
+    return (*before, fuse, DeadCode()) if options.fuse else before
 
 
 def _kept(node: Node) -> bool:

@@ -4,9 +4,10 @@ This module does not decide anything; it writes down what `assemble` decided.
 """
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
-from tilewright.program import LibraryCall, Segment, flat
+from tilewright.program import LibraryCall, Program, Segment, flat, parted, steps
 
 if TYPE_CHECKING:
     from tilewright.compiler.pipeline import Built
@@ -45,7 +46,18 @@ def explain_built(built: "Built") -> str:
     lines += [f"    {count:>4} x {target}" for target, count in sorted(calls.items())]
     lines += [f"  {line}" for line in built.tuned]
     lines.append(f"  {built.assembled.memory}")
+    lines += _kept(program)
     times = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in built.seconds)
     target = f" for {built.target}" if built.target else ""
     lines.append(f"  compiled{target} in {sum(s for _, s in built.seconds):.2f} s ({times})")
     return "\n".join(lines)
+
+
+def _kept(program: Program) -> Iterator[str]:
+    if program.prepare:
+        first, _ = parted(program)
+        kept = [program.buffer(view.buffer) for view in first.outputs]
+        yield (
+            f"  {len(kept)} values kept from call to call, {sum(b.bytes for b in kept):,} bytes, "
+            f"prepared in {len(list(steps(first)))} launches and library calls"
+        )

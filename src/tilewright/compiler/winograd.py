@@ -137,10 +137,11 @@ def _place(
 def _launch(
     assembly: "Assembly", node: Node, one: Winograd, image: View, kernel: View, output: View
 ) -> None:
-    u = assembly.scratch(f"{node.output.name}_kernels", TensorType(one.transformed, one.dtype))
+    before, there = assembly.before(kernel)
+    u = before.scratch(f"{node.output.name}_kernels", TensorType(one.transformed, one.dtype))
     weights, main = emit_winograd_weights(one), emit_winograd(one)
     functions = winograd_text(one.dtype)
-    assembly.call(weights, functions, (kernel,), (u,), node.origin)
+    before.call(weights, functions, (there,), (u,), node.origin)
     assembly.call(main, functions, (image, u, kernel), (output,), node.origin)
     reason = f"{main.recipe}: {main.name}"
     assembly.decide(node, "kernel", reason, weights.flops + main.flops, main.bytes)

@@ -231,6 +231,15 @@ def producers(graph: Graph) -> dict[str, Node]:
     return {value.name: node for node in graph.nodes for value in node.outputs}
 
 
+def as_body(node: Node) -> Graph:
+    """Return the graph of one formula node, whose inputs are named as its formula names them."""
+    builder = Builder(node.op)
+    assert node.formula is not None, "a node with loops"
+    operands = zip(node.formula.operands, node.inputs, strict=True)
+    inputs = tuple(builder.input(name, value.type) for name, value in operands)
+    return builder.finish((builder.formula(node.formula, *inputs, name="y"),))
+
+
 def draws(node: Node) -> bool:
     """Say whether a node, or one in its bodies, draws from torch's own generator."""
     inner = (each for body in node.graphs for each in body.nodes)

@@ -152,6 +152,11 @@ class Role:
     kind: str = "argument"
     source: str = ""
 
+    @property
+    def stays(self) -> bool:
+        """Say whether it is the same tensor run after run, unless a run updates it."""
+        return self.kind in ("parameter", "buffer")
+
 
 @dataclass(frozen=True, slots=True)
 class Graph:

@@ -13,11 +13,13 @@ from tilewright.optimize.fuse import Fuse, FusionPlan, Region, plan_fusion
 from tilewright.optimize.order import simplifications
 from tilewright.optimize.roll import RollLoops
 from tilewright.optimize.split_reductions import SplitReductions
+from tilewright.optimize.staying import Apart, prepared, staying
 from tilewright.optimize.subexpressions import CommonSubexpressions
 from tilewright.optimize.views import SimplifyViews
 
 __all__ = [
     "Algebraic",
+    "Apart",
     "CommonSubexpressions",
     "DeadCode",
     "Expand",
@@ -29,5 +31,7 @@ __all__ = [
     "SimplifyViews",
     "SplitReductions",
     "plan_fusion",
+    "prepared",
     "simplifications",
+    "staying",
 ]

@@ -5,6 +5,7 @@ from tilewright.program.ir import (
     ARENA,
     CONSTANT,
     INPUT,
+    KEPT,
     KERNEL_ERRORS,
     KINDS,
     LIBRARY,
@@ -31,6 +32,7 @@ from tilewright.program.ir import (
     reach,
     whole,
 )
+from tilewright.program.kept import in_one, parted
 from tilewright.program.layers import Layer, Transforms, layer_of, wrap
 from tilewright.program.store import from_bytes, load, save, to_bytes
 from tilewright.program.syntax import read
@@ -45,6 +47,7 @@ from tilewright.program.walk import (
     lifetimes,
     steps,
     stretches,
+    touched,
 )
 
 __all__ = [
@@ -72,6 +75,7 @@ __all__ = [
     "CONSTANT",
     "LIBRARY",
     "SIZES",
+    "KEPT",
     "KINDS",
     "OUT_OF_RANGE",
     "ZERO_DIVISION",
@@ -88,6 +92,9 @@ __all__ = [
     "stretches",
     "all_stretches",
     "lifetimes",
+    "touched",
+    "parted",
+    "in_one",
     "verify",
     "bind",
     "values_of",

@@ -8,13 +8,14 @@ Grammar
 ::
 
     program     = Program(name, buffers, kernels, instructions, inputs, outputs, updates,
-                          arena_bytes, sizes)
+                          arena_bytes, sizes, prepare)
     buffer      = Buffer(name, type, kind, strides, offset, data)
                   kind: input     filled by the caller
                         output    allocated for each run and handed to the caller
                         arena     `offset` bytes into the arena, which each run has to itself
                         constant  `data`, read only
                         library   allocated by the library call that writes it
+                        kept      written by `prepare`, and read as long as its inputs stay
                         sizes     the values of the sizes that vary, int64, for the kernels
     view        = View(buffer, shape, strides, offset, steps) strides, offset, steps in elements
     kernel      = KernelSource(name, text)
@@ -46,6 +47,10 @@ Grammar
   iteration hands to the next lies in a buffer that was written before the loop.
 - **Updates** name the inputs that a run writes in place.  An output that views an input buffer is
   that input.  Arena and constant memory is never handed out.
+- **What is kept.**  `prepare` holds instructions that read constants and inputs that stay from run
+  to run (parameters and buffers, none that is updated) and write kept buffers.  They run before the
+  first run, and again before a run whose inputs are others; `instructions` read what they kept.  No
+  size varies in them.
 - **Sizes that vary.**  Where a program has `sizes`, any extent, stride, offset, step, number of
   parts or integer argument of a library call may be a `Size`, and an arena buffer says which others
   it stands `above` in place of an offset.  `bind` gives the program for one value of each size;
@@ -65,8 +70,8 @@ from tilewright.graph.ir import Attr, Role, TensorType
 from tilewright.program.layers import Layer
 
 INPUT, OUTPUT, ARENA, CONSTANT, LIBRARY = "input", "output", "arena", "constant", "library"
-SIZES = "sizes"
-KINDS = (INPUT, OUTPUT, ARENA, CONSTANT, LIBRARY, SIZES)
+SIZES, KEPT = "sizes", "kept"
+KINDS = (INPUT, OUTPUT, ARENA, CONSTANT, LIBRARY, SIZES, KEPT)
 
 OUT_OF_RANGE, ZERO_DIVISION, OUT_OF_MEMORY = 1, 2, 4
 KERNEL_ERRORS = {
@@ -285,7 +290,8 @@ class Input:
 class Program:
     """All of it.  `arena_bytes` is the size of the arena; `updates` are names of input buffers.
 
-    sizes: what varies; None where every size is a number.
+    sizes: what varies; None where every size is a number.  prepare: what runs only where inputs
+    that stay are others than they were.
     """
 
     name: str
@@ -297,6 +303,7 @@ class Program:
     updates: tuple[str, ...] = ()
     arena_bytes: int = 0
     sizes: Sizes | None = None
+    prepare: tuple[Instruction, ...] = ()
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write it to a file that `tilewright.load` makes ready to run; all of it or nothing."""

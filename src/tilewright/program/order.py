@@ -13,6 +13,7 @@ from tilewright.base.errors import UNKNOWN, Origin
 from tilewright.program.ir import (
     CONSTANT,
     INPUT,
+    KEPT,
     LIBRARY,
     Branch,
     Buffer,
@@ -40,6 +41,7 @@ Counts = tuple[int, ...]
 def check_order(program: Program, buffers: dict[str, Buffer]) -> None:
     """Check every view of every step, in time."""
     order = _Order(program, buffers)
+    order.prepare()
     order.block(program.instructions, (), 0)
     for view in program.outputs:
         if view.buffer not in order.written:
@@ -92,12 +94,29 @@ def check_view(view: View, buffers: dict[str, Buffer], where: Origin, counts: Co
 
 
 class _Order:
-    """Walks the instructions; final.  Its state is what has been written."""
+    """Walks the instructions; final.  Its state is what has been written, and where it is."""
 
     def __init__(self, program: Program, buffers: dict[str, Buffer]) -> None:
         self.program = program
         self.buffers = buffers
-        self.written = {b.name for b in program.buffers if b.kind in (INPUT, CONSTANT)}
+        self.written = {b.name for b in program.buffers if b.kind == CONSTANT}
+        self.preparing = True
+
+    def prepare(self) -> None:
+        """Check what is prepared: from what stays, to what is kept."""
+        program, constants = self.program, set(self.written)
+        stay = {item.buffer for item in program.inputs if item.role.stays}
+        self.written |= stay - set(program.updates)
+        self.block(program.prepare, (), 0)
+        kept = {b.name for b in program.buffers if b.kind == KEPT}
+        require(
+            kept <= self.written,
+            "a kept buffer is never prepared",
+            "a step of `prepare` that writes it",
+            ", ".join(sorted(kept - self.written)),
+        )
+        self.written = constants | kept | {item.buffer for item in program.inputs}
+        self.preparing = False
 
     def block(self, items: Sequence[Instruction], counts: Counts, nesting: int) -> None:
         """Check instructions that stand in loops."""
@@ -156,16 +175,27 @@ class _Order:
         for view in step.outputs:
             check_view(view, self.buffers, step.origin, counts)
             buffer = self.buffers[view.buffer]
+            if self.preparing != (buffer.kind == KEPT) and buffer.kind != LIBRARY:
+                self.misplaced(view, buffer, step)
             _check_write(view, buffer, step, self.program.updates, self.written)
         self.written.update(view.buffer for view in step.outputs)
+
+    def misplaced(self, view: View, buffer: Buffer, step: Launch | LibraryCall) -> None:
+        """Refuse to keep what is made in each run, or to prepare what is not kept."""
+        if self.preparing:
+            summary = f"{buffer.kind} buffer {buffer.name!r} is written while values are prepared"
+            refuse(summary, "kept buffers that are written", said(view), step.origin)
+        summary = f"kept buffer {buffer.name!r} is written by a run"
+        refuse(summary, "kept buffers that `prepare` alone writes", said(view), step.origin)
 
     def read(self, view: View, where: Origin, counts: Counts) -> None:
         """Check one view that is read."""
         check_view(view, self.buffers, where, counts)
         if view.buffer not in self.written:
+            stays = "an input that stays" if self.preparing else "an input"
             refuse(
                 f"buffer {view.buffer!r} is read before it is written",
-                "an input, a constant, or what an earlier step wrote",
+                f"{stays}, a constant, or what an earlier step wrote",
                 f"{self.buffers[view.buffer].kind} buffer {view.buffer!r}",
                 where,
             )

@@ -19,7 +19,7 @@ from tilewright.program.syntax import read
 from tilewright.program.text import show
 from tilewright.program.verify import verify
 
-FORMAT = 3
+FORMAT = 4
 HEADER = re.compile(rb"tilewright program ([0-9]{1,9}) sha256 ([0-9a-f]{64})\n")
 
 

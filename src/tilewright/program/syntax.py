@@ -14,8 +14,13 @@ Grammar
     buffer x = input f32[4, 64] strides [1, 4]
     buffer t = arena f32[4, 64] at 128
     buffer c = constant f32[2] data "AACAPwAAAEA="
+    buffer k = kept f32[64, 64]
     input x parameter "layers.0.weight"
     update x
+    prepare
+    segment
+      launch turn (w) -> (k)
+    end
     segment
       launch scale (x, c{2; 0; 1}) -> (t) parts 2 flops 64 origin "model.py" 12 "x * s" "layers.0"
     call aten.mm.out (%0, %1) {} (x, t) -> (y) results [0]
@@ -104,6 +109,7 @@ class _Reader:
         self.inputs: list[Input] = []
         self.sizes: Sizes | None = None
         self.updates: list[str] = []
+        self.prepare: tuple[Instruction, ...] = ()
         self.instructions: list[Instruction] = []
         self.outputs: list[View] = []
 
@@ -121,6 +127,7 @@ class _Reader:
             "buffer": self.buffer,
             "input": self.input,
             "update": self.update,
+            "prepare": self.prepare_,
             "segment": self.segment,
             "call": self.call,
             "loop": self.loop,
@@ -148,6 +155,7 @@ class _Reader:
             updates=tuple(self.updates),
             arena_bytes=arena,
             sizes=self.sizes,
+            prepare=self.prepare,
         )
 
     def next_line(self) -> Line:
@@ -218,6 +226,14 @@ class _Reader:
     def update(self, line: Line) -> None:
         self.updates.append(line.name())
         line.end()
+
+    def prepare_(self, line: Line) -> None:
+        line.end()
+        if self.prepare or self.instructions:
+            line.refuse(
+                "what is prepared does not stand first", "one block, before all others", "prepare"
+            )
+        self.prepare = self.block("end")
 
     def segment(self, line: Line) -> None:
         line.end()

@@ -44,6 +44,8 @@ def show(program: Program) -> str:
         role = f"{json.dumps(item.role.kind)} {json.dumps(item.role.source)}"
         lines.append(f"input {item.buffer} {role}")
     lines.extend(f"update {name}" for name in program.updates)
+    if program.prepare:
+        lines += ["prepare", *_show_block(program.prepare, buffers), "end"]
     lines.extend(_show_block(program.instructions, buffers))
     lines.extend(f"output {show_view(view, buffers)}" for view in program.outputs)
     return "\n".join(lines) + "\n"

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 from tilewright.base.dtypes import BY_NAME
 from tilewright.base.errors import UNKNOWN, ProgramError
+from tilewright.base.sizes import Size
 from tilewright.program.bind import bind, check_above
 from tilewright.program.ir import (
     ARENA,
@@ -30,7 +31,7 @@ from tilewright.program.ir import (
 from tilewright.program.layers import fault
 from tilewright.program.order import LARGEST, check_order, check_view, said
 from tilewright.program.refusal import placed, refuse, require
-from tilewright.program.walk import lifetimes, steps
+from tilewright.program.walk import flat, lifetimes, steps, steps_of, touched
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 KERNEL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -52,6 +53,7 @@ def verify(program: Program) -> None:
         if program.sizes is None:
             _judge(program)
         else:
+            _check_prepared(program)
             _judge(bind(program, program.sizes.values))
             check_above(program, lifetimes(program))
     except ProgramError as error:
@@ -82,6 +84,18 @@ def _table(program: Program) -> dict[str, Buffer]:
     twice = _twice(buffer.name for buffer in program.buffers)
     require(not twice, "two buffers of a program have one name", "each name once", twice)
     return buffers
+
+
+def _check_prepared(program: Program) -> None:
+    """Check that no size varies in what is kept for all values."""
+    names = set(touched(program.prepare))
+    numbers = [n for b in program.buffers if b.name in names for n in (*b.shape, *b.strides)]
+    for step in (step for item in flat(program.prepare) for step in steps_of(item)):
+        for view in (*step.inputs, *step.outputs):
+            numbers += [*view.shape, *view.strides, view.offset, *view.steps]
+        numbers += [step.parts] if isinstance(step, Launch) else []
+    varying = next((number for number in numbers if isinstance(number, Size)), None)
+    require(varying is None, "a size varies in what is prepared", "numbers alone", varying)
 
 
 def _check_kernels(program: Program) -> None:

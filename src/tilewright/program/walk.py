@@ -78,14 +78,27 @@ def blocks(item: Loop | While | Branch) -> tuple[tuple[Instruction, ...], ...]:
 
 
 def steps(program: Program) -> Iterator[Launch | LibraryCall]:
-    """Yield the launches and library calls one by one, in order, each once."""
-    for item in flat(program.instructions):
+    """Yield the launches and library calls one by one, in order, each once; prepared ones first."""
+    for item in flat((*program.prepare, *program.instructions)):
         yield from steps_of(item)
 
 
 def steps_of(item: Segment | LibraryCall) -> tuple[Launch | LibraryCall, ...]:
     """Return the launches of a segment, or the call itself."""
     return item.launches if isinstance(item, Segment) else (item,)
+
+
+def touched(items: Iterable[Instruction]) -> Iterator[str]:
+    """Yield the buffers that instructions touch."""
+    for item in items:
+        if isinstance(item, Segment | LibraryCall):
+            for step in item.launches if isinstance(item, Segment) else (item,):
+                yield from (view.buffer for view in (*step.inputs, *step.outputs))
+            continue
+        if not isinstance(item, Loop):
+            yield item.holds.buffer
+        for inner in blocks(item):
+            yield from touched(inner)
 
 
 def depth(instructions: Iterable[Instruction]) -> int:

@@ -9,19 +9,18 @@ This module does not know what the steps do.
 
 import array
 import ctypes
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from tilewright.program import (
     Branch,
     Instruction,
     LibraryCall,
     Loop,
-    Segment,
     Stretch,
     View,
     While,
-    blocks,
     stretches,
+    touched,
 )
 
 Step = Callable[[], None]
@@ -114,17 +113,4 @@ def shift(view: View, index: "array.array[int]") -> int:
 def last_uses(block: Sequence[Instruction]) -> dict[str, int]:
     """Return for each buffer that a block's own calls write the last instruction that uses it."""
     made = {v.buffer for item in block if isinstance(item, LibraryCall) for v in item.outputs}
-    return {name: at for at, item in enumerate(block) for name in _used((item,)) if name in made}
-
-
-def _used(items: Iterable[Instruction]) -> Iterator[str]:
-    """Yield the buffers that instructions touch."""
-    for item in items:
-        if isinstance(item, Segment | LibraryCall):
-            for step in item.launches if isinstance(item, Segment) else (item,):
-                yield from (view.buffer for view in (*step.inputs, *step.outputs))
-            continue
-        if not isinstance(item, Loop):
-            yield item.holds.buffer
-        for inner in blocks(item):
-            yield from _used(inner)
+    return {name: at for at, item in enumerate(block) for name in touched((item,)) if name in made}

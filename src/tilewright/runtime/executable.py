@@ -15,8 +15,9 @@ import numpy as np
 
 from tilewright import program as programs
 from tilewright.base.errors import LibraryCallError, OptionError, ShapeError
-from tilewright.program import LibraryCall, Program, bind, flat, values_of, verify
+from tilewright.program import LibraryCall, Program, bind, parted, steps, values_of, verify
 from tilewright.runtime.arrays import Array, ArrayContext
+from tilewright.runtime.kept import Kept
 from tilewright.runtime.segments import Kernels, NativeSegment, build_segments
 from tilewright.runtime.threads import thread_count
 from tilewright.runtime.toolchain import Toolchain
@@ -44,17 +45,22 @@ class Executable:
     def __init__(self, program: Program, toolchain: Toolchain | None = None) -> None:
         """Verify and compile; raise `ProgramError`, `ToolchainError` or `LibraryCallError`."""
         verify(program)
+        self._first: Executable | None = None
+        self._kept: Kept | None = None
+        main = program
+        if program.prepare:
+            first, main = parted(program)
+            self._first, self._kept = Executable(first, toolchain), Kept(program, first, main)
         if program.sizes is None:
-            self._start(program, build_segments(program, toolchain))
+            self._start(program, main, build_segments(main, toolchain))
         else:
-            self._kernels = Kernels(program, toolchain)
-            self._start(program, ())
+            self._kernels = Kernels(main, toolchain)
+            self._start(program, main, ())
 
-    def _start(self, program: Program, segments: tuple[NativeSegment, ...]) -> None:
+    def _start(self, program: Program, main: Program, segments: tuple[NativeSegment, ...]) -> None:
         self.program = program
-        self.library_calls = sum(
-            isinstance(item, LibraryCall) for item in flat(program.instructions)
-        )
+        self.library_calls = sum(isinstance(item, LibraryCall) for item in steps(program))
+        self._main = main
         self._segments = segments
         self._bound: dict[tuple[int, ...], Executable] = {}
         self._plan: TensorPlan | None = None
@@ -76,8 +82,10 @@ class Executable:
         if found is None:
             program = bind(self.program, values)
             verify(program)
+            main = parted(program)[1] if program.prepare else program
             found = object.__new__(Executable)
-            found._start(program, self._kernels.segments(program))
+            found._first, found._kept = self._first, self._kept
+            found._start(program, main, self._kernels.segments(main))
             if len(self._bound) >= MOST_BOUND:
                 self._bound.pop(next(iter(self._bound)), None)
             self._bound[key] = found
@@ -106,6 +114,7 @@ class Executable:
         """
         if self.program.sizes is not None:
             return self._for(inputs).run(inputs)
+        inputs = self._passed(inputs)
         try:
             context = self._idle.pop()
         except IndexError:
@@ -115,17 +124,30 @@ class Executable:
         finally:
             self._idle.append(context)
 
+    def _passed(self, inputs: "Sequence[torch.Tensor]") -> "Sequence[torch.Tensor]":
+        """Return what the run itself takes: what was prepared in place of what stays."""
+        return inputs if self._kept is None else self._kept.inputs(inputs, self._prepare)
+
+    def _prepare(self, inputs: "Sequence[torch.Tensor]") -> "tuple[torch.Tensor, ...]":
+        """Return what is kept, made in no mode of torch's: it will be read in any."""
+        import torch
+
+        assert self._first is not None, "something is kept"
+        with torch.inference_mode(mode=False), torch.no_grad():
+            return self._first.run(inputs)
+
     def settled(self, inputs: "Sequence[torch.Tensor]") -> "Settled | None":
         """Return a run for as many inputs, which gives None unless they are like these in all that
         counts, torch's modes among it: what was found out about these need not be asked again.
 
         None where a run is more than native code, or where such inputs are copied.
         """
-        if self.library_calls or self.program.sizes is not None:
+        if self.program.sizes is not None:
             return None
         from tilewright.runtime.tensors import settle
 
-        return settle(self._tensor_plan(), self._idle, inputs)
+        run = settle(self._tensor_plan(), self._idle, self._passed(inputs))
+        return run if run is None or self._kept is None else self._kept.settled(run)
 
     def measure(self, inputs: "Sequence[torch.Tensor]", runs: int = 20) -> Trace:
         """Return where the time of a run goes: the mean of some runs, after two that are not told.
@@ -140,6 +162,7 @@ class Executable:
             return self._for(inputs).measure(inputs, runs)
         from tilewright.runtime.tensors import TensorContext
 
+        inputs = self._passed(inputs)
         clock = Clock(thread_count())
         context = TensorContext(self._tensor_plan(), clock)
         for run in range(-WARM, runs):
@@ -162,17 +185,26 @@ class Executable:
             )
         if self.program.sizes is not None:
             return self._for(inputs).run_arrays(inputs)
+        if self._first is not None and self._kept is not None:
+            inputs = self._kept.inputs(inputs, self._first.run_arrays)
         try:
             context = self._idle_arrays.pop()
         except IndexError:
-            context = ArrayContext(self.program, self._segments)
+            context = ArrayContext(self._main, self._segments)
         try:
             return context.run(inputs)
         finally:
             self._idle_arrays.append(context)
 
+    def refresh(self) -> None:
+        """Let the next run prepare anew what the Program keeps: after writes that nobody counts,
+        those through `.data` of a tensor or into a NumPy array."""
+        if self._kept is not None:
+            self._kept.forget()
+
     def release(self) -> None:
-        """Free the memory that idle contexts keep for the next run."""
+        """Free the memory that idle contexts keep for the next run, and what was prepared."""
+        self.refresh()
         self._bound.clear()
         self._idle.clear()
         self._idle_arrays.clear()
@@ -181,7 +213,7 @@ class Executable:
         from tilewright.runtime.tensors import TensorPlan
 
         if self._plan is None:
-            self._plan = TensorPlan(self.program, self._segments)
+            self._plan = TensorPlan(self._main, self._segments)
         return self._plan
 
     def _make_context(self) -> "TensorContext":

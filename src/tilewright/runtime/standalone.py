@@ -29,7 +29,8 @@ from tilewright.program import (
     While,
     all_stretches,
     depth,
-    flat,
+    in_one,
+    steps,
     stretches,
     verify,
     whole,
@@ -82,7 +83,7 @@ def observe(program: Program, inputs: Sequence[Array]) -> Observed:
     """Run a Program here, on copies of arrays; return what it was given and what it made.
 
     Raises LibraryCallError where it calls the library, and ShapeError or DTypeError where the
-    inputs are others than it takes.
+    inputs are others than it takes.  What a Program keeps is not looked at.
     """
     _refuse(program)
     whole_outputs = tuple(whole(buffer) for buffer in program.buffers if buffer.kind == OUTPUT)
@@ -103,7 +104,8 @@ def write_standalone(
 ) -> None:
     """Write a Program as C into a folder, with what it is given and expected to make.
 
-    target: the instruction set that it is compiled for.
+    target: the instruction set that it is compiled for.  What a Program prepares, it does in every
+    run.
 
     `make check` there compiles and runs it, `make sanitize` does so under the sanitizers of gcc or
     clang.  Raises LibraryCallError where the Program calls the library, ProgramError where its
@@ -111,6 +113,7 @@ def write_standalone(
     """
     _refuse(program)
     verify(program)
+    program = in_one(program)
     folder.mkdir(parents=True, exist_ok=True)
     for kernel in program.kernels:
         (folder / f"{kernel.name}.c").write_text(kernel.text, encoding="utf-8")
@@ -127,7 +130,7 @@ def write_standalone(
 
 
 def _refuse(program: Program) -> None:
-    calls = sum(isinstance(item, LibraryCall) for item in flat(program.instructions))
+    calls = sum(isinstance(item, LibraryCall) for item in steps(program))
     if calls:
         raise LibraryCallError(
             "a program with library calls cannot run without torch",

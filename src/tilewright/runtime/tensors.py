@@ -70,7 +70,7 @@ Run = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]
 Settled = Callable[[Sequence[Tensor]], tuple[Tensor, ...] | None]
 
 # Inputs of these roles are the same tensors run after run: views of them are worth keeping.
-LASTING = ("parameter", "buffer", "state")
+LASTING = ("parameter", "buffer", "state", "kept")
 
 
 class TensorPlan:

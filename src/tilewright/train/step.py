@@ -87,6 +87,7 @@ class TrainStep:
         accumulate: int = 1,
     ) -> None:
         """Compile for an example batch.  compiler: what makes a graph run (the pipeline's own)."""
+        options.refuse_frozen()
         self.module = module
         self.optimizer = optimizer
         self.clip_norm = clip_norm

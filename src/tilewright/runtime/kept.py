@@ -1,0 +1,114 @@
+"""What a Program has prepared from inputs that stay, and whether these are still what they were.
+
+The idea: what was prepared is one record, made whole and never written again: a run takes the
+record that fits its inputs, or makes the next one; so runs on several threads need no lock, and one
+that is under way keeps what it began with.  An input is what it was if it is the very tensor, where
+it was, and torch has counted no write since.
+
+This module does not know how values are prepared.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import attrgetter, is_, methodcaller
+from typing import Any
+
+import numpy as np
+
+from tilewright.base.errors import ShapeError
+from tilewright.program import Program
+
+Prepare = Callable[[Sequence[Any]], Sequence[Any]]
+Settled = Callable[[Sequence[Any]], tuple[Any, ...] | None]
+
+_version, _address = attrgetter("_version"), methodcaller("data_ptr")
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """What was prepared.  given: from what.  held: its memory, which nobody else gets meanwhile.
+
+    state: of `given`, when it was read (`_state`); None where it is never known to be the same.
+    """
+
+    given: tuple[Any, ...]
+    held: tuple[Any, ...]
+    state: list[int] | None
+    kept: tuple[Any, ...]
+
+
+class Kept:
+    """Gives what a Program's second part takes for what the Program takes (`program.parted`).
+
+    Mutable only in which record is the last.
+    """
+
+    def __init__(self, program: Program, first: Program, main: Program) -> None:
+        at = {item.buffer: place for place, item in enumerate(program.inputs)}
+        self._staying = [at[item.buffer] for item in first.inputs]
+        self._passed = [at[item.buffer] for item in main.inputs if item.buffer in at]
+        self._count = len(program.inputs)
+        self._last: _Record | None = None
+
+    def inputs(self, inputs: Sequence[Any], prepare: Prepare) -> list[Any]:
+        """Return what the second part takes; prepare it where that was not done for these inputs.
+
+        prepare: gives what is kept for what stays.
+        """
+        if len(inputs) != self._count:
+            raise ShapeError(
+                "a program is called with another number of inputs than it takes",
+                expected=str(self._count),
+                found=str(len(inputs)),
+            )
+        record = self._last
+        staying = [inputs[place] for place in self._staying]
+        if record is None or not _is_current(record, staying):
+            self._last = None  # what runs under way need, they hold
+            record = self._last = _recorded(staying, prepare)
+        return [*(inputs[place] for place in self._passed), *record.kept]
+
+    def settled(self, run: Settled) -> Settled:
+        """Return what `run` does with what the second part takes; None where something has to be
+        prepared first."""
+
+        def settled(inputs: Sequence[Any]) -> tuple[Any, ...] | None:
+            record = self._last
+            if record is None or len(inputs) != self._count:
+                return None
+            if not _is_current(record, [inputs[place] for place in self._staying]):
+                return None
+            return run([*(inputs[place] for place in self._passed), *record.kept])
+
+        return settled
+
+    def forget(self) -> None:
+        """Let the next run prepare anew."""
+        self._last = None
+
+
+def _is_current(record: _Record, staying: Sequence[Any]) -> bool:
+    """Say whether what a record was made from is as it was."""
+    same = record.state is not None and all(map(is_, staying, record.given))
+    return same and _state(staying) == record.state
+
+
+def _state(staying: Sequence[Any]) -> list[int] | None:
+    """Return where tensors are and how often they were written; nothing of arrays, whose writes
+    nobody counts.
+
+    None where writes of tensors are not counted, as of those made in inference mode.
+    """
+    if staying and isinstance(staying[0], np.ndarray):
+        return []
+    try:
+        return [*map(_address, staying), *map(_version, staying)]
+    except (RuntimeError, AttributeError):
+        return None
+
+
+def _recorded(staying: Sequence[Any], prepare: Prepare) -> _Record:
+    """Prepare; what is written meanwhile the next run sees, as the state is that of before."""
+    state = _state(staying)
+    held = tuple(value.untyped_storage() for value in staying) if state else ()
+    return _Record(tuple(staying), held, state, tuple(prepare(staying)))
