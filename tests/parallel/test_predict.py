@@ -201,6 +201,29 @@ def test_the_bubble_is_the_timetables(timetable: str, chunks: int, bubble: float
     assert found.breakdown.bubble / one == pytest.approx(bubble, rel=2e-3)
 
 
+@pytest.mark.parametrize("timetable", ["gpipe", "1f1b", "zb-h1", "zb-h2", "zb-2p"])
+@pytest.mark.parametrize(
+    "stages", [(4, 4, 4, 4), (7, 3, 3, 3), (3, 3, 3, 7), (3, 7, 3, 3), (1, 6, 6, 3)]
+)
+def test_the_bubble_is_what_the_busiest_rank_does_not_work(
+    timetable: str, stages: tuple[int, ...]
+) -> None:
+    """Where nothing is sent: (cost - m (F + B + W))/cost with the largest F + B + W, and over the
+    work; the parts of the busiest rank are m times those of its layers."""
+    wide = "gpt:layers=16,hidden=2048,heads=16,vocab=1,positions=8"
+    alone = _priced(wide, _ideal(1), 12, seq=8).breakdown
+    layer = (alone.compute - alone.optimizer) / 12 / 16
+    found = _priced(wide, _ideal(4), 12, seq=8, pp=4, timetable=timetable, stages=stages)
+    work, once = found.breakdown.compute, found.breakdown.data + found.breakdown.optimizer
+    assert work == pytest.approx(12 * max(stages) * layer, rel=1e-3)
+    cost = found.step_seconds - once
+    assert found.bubble.of_total == pytest.approx((cost - work) / cost, abs=1e-9)
+    assert found.bubble.of_ideal == pytest.approx((cost - work) / work, abs=1e-9)
+    simulated = found.simulation.bubble  # which is tested against published tables
+    assert found.bubble.of_total == pytest.approx(simulated.of_total, abs=1e-4)
+    assert found.bubble.of_ideal == pytest.approx(simulated.of_ideal, abs=1e-4)
+
+
 @pytest.mark.parametrize(("timetable", "chunks"), [("1f1b", 1), ("interleaved", 2), ("zb-h1", 1)])
 @pytest.mark.parametrize("overlap", ["none", "all"])
 def test_a_beginning_is_as_good_as_the_whole_step(

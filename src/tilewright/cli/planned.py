@@ -18,6 +18,7 @@ from tilewright.parallel import (
     draw_timetable,
     make_plan,
     read_fix,
+    show_bubble,
     show_seconds,
 )
 
@@ -89,6 +90,8 @@ def show_plan(plan: ParallelPlan, console: Console, tokens: float) -> None:
         f"{plan.timetable}, recompute {plan.recompute}"
     )
     console.print(_seconds(found))
+    if plan.pp > 1:
+        console.print(f"the pipeline's bubble: {show_bubble(found.bubble)}")
     if 1 < plan.pp <= MOST_RANKS:
         console.print("the pipeline's step, ranks from above, time from left to right:")
         console.print(draw_timetable(found.simulation, WIDTH))

@@ -10,7 +10,13 @@ from tilewright.parallel.plan import SETTINGS, ParallelPlan, read_fix, show_valu
 from tilewright.parallel.plan_check import check_plan, even_stages
 from tilewright.parallel.planning import plan as make_plan
 from tilewright.parallel.predict import predict
-from tilewright.parallel.prediction import Breakdown, MemoryBytes, Prediction, show_seconds
+from tilewright.parallel.prediction import (
+    Breakdown,
+    MemoryBytes,
+    Prediction,
+    show_bubble,
+    show_seconds,
+)
 from tilewright.parallel.run import evaluate_ranks, execute, execute_graph
 from tilewright.parallel.spread import Spread, spread
 from tilewright.parallel.timetables import (
@@ -107,6 +113,7 @@ __all__ = [
     "make_plan",
     "predict",
     "read_fix",
+    "show_bubble",
     "show_seconds",
     "show_value",
 ]

@@ -294,26 +294,37 @@ def _breakdown(
     once: list[tuple[float, float]],
     rest: float,
 ) -> Breakdown:
-    """Split the step of the rank that ends last."""
+    """Split the step as the busiest rank spends it: what it does not do, it waits.
+
+    Of ranks that are as busy, the one that has most to do once in a step.
+    """
     timetable = simulation.timetable
     first = min(row[0] for row in simulation.starts)
-    ends = [row[-1] - first + rest for row in simulation.ends]
-    last = max(range(plan.pp), key=lambda rank: ends[rank] + sum(once[rank]))
+    step = max(
+        row[-1] - first + rest + sum(both) for row, both in zip(simulation.ends, once, strict=True)
+    )
     whole = plan.micro_batches / timetable.micro_batches
-    parts = Seconds()
-    for stage in timetable.stages_of(last):
-        parts += stages[stage].times(_share(timetable, last, stage) * whole)
-    pipeline = _sent(timetable, times, last) * whole
-    data, optimizer = once[last]
+    work = [_work(timetable, stages, rank).times(whole) for rank in range(plan.pp)]
+    busiest = max(range(plan.pp), key=lambda rank: (work[rank].total, sum(once[rank])))
+    parts, (data, optimizer) = work[busiest], once[busiest]
+    pipeline = _sent(timetable, times, busiest) * whole
     return Breakdown(
         compute=parts.total - parts.recompute - parts.tensor + parts.resent,
         recompute=parts.recompute - parts.resent,
         tensor=parts.tensor,
         pipeline=pipeline,
-        bubble=max(0.0, ends[last] - parts.total - pipeline),
+        bubble=max(0.0, step - parts.total - pipeline - data - optimizer),
         data=data,
         optimizer=optimizer,
     )
+
+
+def _work(timetable: Timetable, stages: tuple[Seconds, ...], rank: int) -> Seconds:
+    """Return what a rank computes and sends within layers for all micro-batches of a timetable."""
+    found = Seconds()
+    for stage in timetable.stages_of(rank):
+        found += stages[stage].times(_share(timetable, rank, stage))
+    return found
 
 
 def _share(timetable: Timetable, rank: int, stage: int) -> float:

@@ -206,7 +206,7 @@ def _breakdown(
     simulation: Simulation,
     counts: Sequence[int],
 ) -> Breakdown:
-    """Split the step of the rank that ends last; its transfers run beside computing."""
+    """Split the step as the busiest rank spends it; its transfers run beside computing."""
     data = axes(plan, machine).data
     width = 4 if plan.precision == "bfloat16" else WIDTHS[plan.precision]
     rows = []
@@ -217,9 +217,11 @@ def _breakdown(
             sent = exposed(sent, backward, machine.constants.overlap_slowdown)
         rows.append((sent, update_seconds(plan, machine, count)))
     ends = [row[-1] if row else 0.0 for row in simulation.ends]
-    last = max(range(plan.pp), key=lambda rank: ends[rank] + sum(rows[rank]))
-    busy = simulation.busy[last]
-    return Breakdown(busy, 0.0, 0.0, 0.0, ends[last] - busy, *rows[last])
+    step = max(end + sum(once) for end, once in zip(ends, rows, strict=True))
+    busy = simulation.busy
+    busiest = max(range(plan.pp), key=lambda rank: (busy[rank], sum(rows[rank])))
+    waits = step - busy[busiest] - sum(rows[busiest])
+    return Breakdown(busy[busiest], 0.0, 0.0, 0.0, max(0.0, waits), *rows[busiest])
 
 
 def _memory(

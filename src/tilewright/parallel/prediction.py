@@ -1,7 +1,8 @@
 """What a plan is predicted to cost: seconds by what they go to, bytes by device and category.
 
-The idea: the parts of a step add up to it, for the pipeline rank that is busiest, and the bytes are
-those of each pipeline rank for itself: stages differ, and the fullest decides whether a plan fits.
+The idea: the parts of a step add up to it, for the pipeline rank that is busiest: it computes
+longest, and what it waits is lost, whoever ends last.  The bytes are those of each pipeline rank
+for itself: stages differ, and the fullest decides whether a plan fits.
 
 This module does not know how anything is priced (`predict`).
 """
@@ -9,20 +10,21 @@ This module does not know how anything is priced (`predict`).
 from dataclasses import dataclass, fields
 
 from tilewright.cost import show_quantity
-from tilewright.parallel.timetables import Simulation
+from tilewright.parallel.timetables import Bubble, Simulation
 
 GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True)
 class Breakdown:
-    """Seconds of a step, on the pipeline rank that is busiest.
+    """Seconds of a step, as the pipeline rank spends them that computes longest.
 
     compute: products, attention and what lies between them, with the host's waiting.  recompute:
     forwards run again in the backward, their collectives left out.  tensor: collectives inside
     layers (tensor, context and expert parallelism).  data: gradients and weights among
     data-parallel ranks, as far as no computing hides them.  pipeline: sending to the next stage, as
-    far as it keeps a rank waiting.  bubble: waiting for other stages.  optimizer: the update.
+    far as it keeps a rank waiting.  bubble: waiting for other stages, until the step has ended on
+    all.  optimizer: the update.
     """
 
     compute: float
@@ -96,6 +98,18 @@ class Prediction:
         return self.breakdown.total
 
     @property
+    def bubble(self) -> Bubble:
+        """What the pipeline loses in a step, to waiting for other stages and sending to them.
+
+        As published tables have it, (cost - work)/cost is `bubble.of_total` and (cost - work)/work
+        `bubble.of_ideal`; the work is that of the busiest rank, the cost its time without what it
+        does once in a step (data, optimizer).
+        """
+        parts = self.breakdown
+        work = parts.compute + parts.recompute + parts.tensor
+        return Bubble(work + parts.pipeline + parts.bubble, work)
+
+    @property
     def mfu(self) -> float:
         """Model FLOP utilization: what the model asks for, as a share of the peak."""
         return self.model_flops / (self.step_seconds * self.peak)
@@ -132,12 +146,19 @@ class Prediction:
         lines.append(
             f"MFU {self.mfu:.1%}, HFU {self.hfu:.1%} of {show_quantity(self.peak, 'FLOP/s')}"
         )
+        if len(self.memory_bytes) > 1:
+            lines.append(f"the pipeline's bubble: {show_bubble(self.bubble)}")
         verdict = "fits" if self.fits else "DOES NOT FIT"
         lines.append(f"{verdict}: {self.peak_bytes / GIB:.2f} of {self.memory_limit / GIB:.2f} GiB")
         for rank, memory in enumerate(self.memory_bytes):
             parts = ", ".join(f"{name} {size / GIB:.2f}" for name, size in memory.rows if size)
             lines.append(f"  rank {rank}: {memory.total / GIB:.2f} GiB ({parts})")
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
+
+
+def show_bubble(bubble: Bubble) -> str:
+    """Return a bubble in both conventions, by name."""
+    return f"{bubble.of_total:.1%} of the total, {bubble.of_ideal:.1%} of the ideal"
 
 
 def show_seconds(seconds: float) -> str:
