@@ -8,6 +8,7 @@ Then lifetimes give the arena its addresses.
 This module takes decisions and writes each down (`Decision`); it does not optimize.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -18,6 +19,7 @@ from tilewright.base.errors import UNKNOWN, LibraryCallError, Origin
 from tilewright.base.expr import Expr, Read, Sym
 from tilewright.base.sizes import Sizes, nominal
 from tilewright.compiler import control
+from tilewright.compiler.accumulate import place_accumulated
 from tilewright.compiler.attention import place_attention
 from tilewright.compiler.choices import Choices
 from tilewright.compiler.contraction import place_contraction
@@ -66,6 +68,8 @@ from tilewright.program import (
     whole,
 )
 from tilewright.program import CONSTANT as CONSTANT_BUFFER
+
+_PRODUCTS = (place_winograd, place_accumulated, place_contraction)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,13 +200,10 @@ class Assembly:
         elif node.outputs[0].name in self.places:
             pass  # the other half of a convolution's gradient was computed along
         elif node.formula is not None:
-            if not (self._alias(node) or self._product(node)):
+            if not (self._alias(node) or any(place(self, node) for place in _PRODUCTS)):
                 self._kernel(node, as_body(node), "one formula")
         elif not place_attention(self, node):
             self._library(node)
-
-    def _product(self, node: Node) -> bool:
-        return place_winograd(self, node) or place_contraction(self, node)
 
     def _constant(self, node: Node) -> None:
         value = node.output
@@ -312,7 +313,7 @@ class Assembly:
         """Return where kernels find the values of the sizes that vary."""
         assert self.sizes is not None, "a kernel that asks for sizes computes with some"
         if self.sizes_view is None:
-            name, type_ = self._fresh("sizes"), TensorType((len(self.sizes.values),), I64)
+            name, type_ = self.fresh("sizes"), TensorType((len(self.sizes.values),), I64)
             made = self.buffers[name] = Buffer(name, type_, SIZES)
             self.sizes_view = whole(made)
         return self.sizes_view
@@ -333,7 +334,7 @@ class Assembly:
 
     def buffer(self, value: Value, kind: str, data: bytes = b"") -> View:
         """Add the buffer of a value; those of the graph itself have its name."""
-        name = self._fresh(f"{self.prefix}{value.name}") if self.prefix else value.name
+        name = self.fresh(f"{self.prefix}{value.name}") if self.prefix else value.name
         made = self.buffers[name] = Buffer(name, value.type, kind, data=data)
         return whole(made)
 
@@ -347,12 +348,10 @@ class Assembly:
             self.buffer(flat, INPUT), shape=lying.shape, strides=lying.strides, offset=-low
         )
 
-    def _fresh(self, wish: str) -> str:
-        name, count = wish, 0
-        while name in self.buffers or name in self.named:
-            count += 1
-            name = f"{wish}_{count}"
-        return name
+    def fresh(self, wish: str) -> str:
+        """Return a name that neither a buffer nor a value has."""
+        wishes = (f"{wish}_{count}" if count else wish for count in itertools.count())
+        return next(name for name in wishes if name not in self.buffers and name not in self.named)
 
     def _dense(self, view: View) -> View:
         """Library calls take strides in which the last dim is dense; others are copied."""
@@ -406,7 +405,7 @@ class Assembly:
 
     def scratch(self, wish: str, type_: TensorType) -> View:
         """Add a buffer, in the arena unless all is kept, that is no value's own."""
-        name = self._fresh(wish)
+        name = self.fresh(wish)
         made = self.buffers[name] = Buffer(name, type_, self.kind)
         return whole(made)
 

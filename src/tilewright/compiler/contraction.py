@@ -217,8 +217,8 @@ def _flops(found: Contraction) -> int:
 def _is_copied(found: Contraction, left: View, right: View) -> bool:
     """Say whether the library would be given a copy of an operand, as of windows that overlap."""
     batch, m, n, k = found.batch, found.m, found.n, found.k
-    a = _arranged(left, found.left.index, (batch, m, k))
-    return a is None or _arranged(right, found.right.index, (batch, k, n)) is None
+    a = arranged(left, found.left.index, (batch, m, k))
+    return a is None or arranged(right, found.right.index, (batch, k, n)) is None
 
 
 def _is_small(view: View) -> bool:
@@ -240,7 +240,7 @@ def _is_packed_for_few(found: Contraction, right: View) -> bool:
 
 def _is_packed(found: Contraction, right: View) -> bool:
     """Say whether columns of the right operand are apart, so that every run packs them."""
-    b = _arranged(right, found.right.index, (*((loop,) for loop in found.batch), found.k, found.n))
+    b = arranged(right, found.right.index, (*((loop,) for loop in found.batch), found.k, found.n))
     return b is not None and b.strides[-1] != 1
 
 
@@ -409,7 +409,7 @@ def as_matrices(
     batch, m, n, k = found.batch, found.m, found.n, found.k
     a = _operand(left, found.left.index, (batch, m, k), gather)
     b = _operand(right, found.right.index, (batch, k, n), gather)
-    out = _arranged(result, found.target, (batch, m, n)) if found.scale == 1.0 else None
+    out = arranged(result, found.target, (batch, m, n)) if found.scale == 1.0 else None
     direct = out is not None
     if out is None:
         shape = tuple(_volume(group) for group in (batch, m, n))
@@ -420,7 +420,7 @@ def as_matrices(
 
 
 def _operand(view: View, index: Sequence[Expr], groups: Groups, gather: Gather) -> View:
-    found = _arranged(view, index, groups)
+    found = arranged(view, index, groups)
     if found is not None and _usable(found):
         return found
     return _dense(view, index, groups, gather)
@@ -435,7 +435,8 @@ def _shaped(dense: View, groups: Groups) -> View:
     return View(dense.buffer, shape, contiguous(shape), dense.offset)
 
 
-def _arranged(view: View, index: Sequence[Expr], groups: Groups) -> View | None:
+def arranged(view: View, index: Sequence[Expr], groups: Groups) -> View | None:
+    """Return a read as a view over groups of loops; None where no strides say it."""
     found = placed(view, index, [loop for group in groups for loop in group])
     if found is None:
         return None

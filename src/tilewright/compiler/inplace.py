@@ -7,6 +7,7 @@ This module does not know buffers.
 """
 
 from tilewright.base.expr import Read, Sym, reads
+from tilewright.graph.classify import classify_contraction
 from tilewright.graph.ir import FUSED, Formula, Graph, Node
 from tilewright.graph.views import view_of
 from tilewright.kernels import read_together
@@ -58,7 +59,10 @@ def _seen_inputs(graph: Graph) -> dict[str, str]:
 def pointwise_at(node: Node, source: str, result: str) -> bool:
     """Say whether a node reads `source` only at the element of `result` that it is writing."""
     if node.op != FUSED:
-        return node.formula is not None and _own_element(node.formula, _operand(node, source))
+        if node.formula is None:
+            return False
+        operands = _operand(node, source)
+        return _own_element(node.formula, operands) or _is_added_to(node, operands)
     body = node.graphs[0]
     inner = {
         own.name
@@ -116,6 +120,16 @@ def _operand(node: Node, source: str) -> set[str]:
         for name, value in zip(node.formula.operands, node.inputs, strict=True)
         if value.name == source
     }
+
+
+def _is_added_to(node: Node, operands: set[str]) -> bool:
+    """Say whether a matrix product is added to these operands, and reads them nowhere else."""
+    assert node.formula is not None, "pointwise_at has looked"
+    words = zip(node.formula.operands, node.inputs, strict=True)
+    found = classify_contraction(node.formula, {word: value.type for word, value in words})
+    if found is None or not found.is_matrix:
+        return False
+    return found.onto in operands and not operands & {found.left.tensor, found.right.tensor}
 
 
 def _own_element(formula: Formula, operands: set[str]) -> bool:

@@ -21,13 +21,16 @@ class Options:
     the first that differs (debug mode).  library: False forbids calls to ATen, with a
     LibraryCallError that names the first operator that would need one.  winograd: False computes
     every convolution by plain sums, in which what no tap reads has no part, not even in rounding.
-    tuned: False computes every kernel in the usual way, whatever `tilewright tune` has measured on
-    this processor.  verify: check the graph after every pass and the Program before it runs (slower
-    to compile).  fuse: False gives every operator a kernel of its own.  frozen: True computes what
-    depends on parameters and buffers alone once, at the first call, and keeps it: until another
-    tensor or other memory stands in the place of one of them, or torch has counted a write to it
-    (in-place operations, `load_state_dict`); what torch does not count, as `p.data.add_(...)`, is
-    seen after `Compiled.refresh()` alone; a call that asks for gradients raises OptionError.
+    chunk_mib: a product whose result has as many MiB, as the scores of a large vocabulary, is
+    computed with what follows it a quarter of that at a time, where its rows can be told apart, so
+    that the whole result never exists; 0 for never. tuned: False computes every kernel in the usual
+    way, whatever `tilewright tune` has measured on this processor. verify: check the graph after
+    every pass and the Program before it runs (slower to compile). fuse: False gives every operator
+    a kernel of its own. frozen: True computes what depends on parameters and buffers alone once, at
+    the first call, and keeps it: until another tensor or other memory stands in the place of one of
+    them, or torch has counted a write to it (in-place operations, `load_state_dict`); what torch
+    does not count, as `p.data.add_(...)`, is seen after `Compiled.refresh()` alone; a call that
+    asks for gradients raises OptionError.
     random: "torch" lets a training step draw from torch's generator in eager's order, as compiled
     functions always do: the same `torch.manual_seed` gives eager's masks bit for bit; left out, a
     step's masks are Philox numbers of a seed and of each element's place, which cost no memory
@@ -42,6 +45,7 @@ class Options:
     check: str = ""
     library: bool = True
     winograd: bool = True
+    chunk_mib: int = 64
     tuned: bool = True
     verify: bool = False
     fuse: bool = True
@@ -71,6 +75,13 @@ class Options:
                 expected='("batch",): the first dim of every tensor argument',
                 found=repr(self.buckets),
                 mend='Options(buckets=("batch",))',
+            )
+        if type(self.chunk_mib) is not int or self.chunk_mib < 0:
+            raise OptionError(
+                "chunk_mib is not a size in MiB",
+                expected="a whole number, 0 for never",
+                found=repr(self.chunk_mib),
+                mend="Options(chunk_mib=64)",
             )
         check_target(self.target, processor())
         for name in ("library", "winograd", "tuned", "verify", "fuse", "frozen"):

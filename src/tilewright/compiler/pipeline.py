@@ -23,7 +23,7 @@ from tilewright.compiler.running import SplitRunningSums
 from tilewright.compiler.varying import check_other_example
 from tilewright.graph.ir import Graph, Node
 from tilewright.graph.passes import Pass, run
-from tilewright.optimize import Apart, DeadCode, Fuse, SplitReductions, simplifications
+from tilewright.optimize import Apart, ChunkRows, DeadCode, Fuse, SplitReductions, simplifications
 from tilewright.program import Program
 from tilewright.runtime import NATIVE, Executable, find_toolchain
 from tilewright.tune import Store
@@ -34,10 +34,13 @@ def passes(options: Options, choices: Choices) -> tuple[Pass, ...]:
     simple = simplifications(_kept if options.library else streams)
     masks: tuple[Pass, ...] = (AddMasks(), ExpandBesideMasks())
     orders: tuple[Pass, ...] = () if options.library else (CountPlaces(), SplitRunningSums())
+    size = options.chunk_mib << 20
+    chunks: tuple[Pass, ...] = (ChunkRows(size, size // 4),) if size else ()
     before = (
         *masks,
         *orders,
         *simple,
+        *chunks,
         PlaceConvolutions(options.library, options.winograd, choices),
         SplitReductions(),
     )

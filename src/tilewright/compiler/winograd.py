@@ -63,7 +63,9 @@ def place_winograd(assembly: "Assembly", node: Node) -> bool:
     if not assembly.options.winograd:
         return False
     found = product_in(node)
-    if found is None or found.batch or found.scale != 1.0 or len(found.k) != TAPS:
+    if found is None or found.batch or found.onto or found.scale != 1.0:
+        return False
+    if len(found.k) != TAPS:
         return False
     sources = operands_of(node)
     for image, kernel, rows, outputs in (

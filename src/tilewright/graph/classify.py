@@ -25,7 +25,8 @@ class Contraction:
     """A sum of products, loops by the part they play, each in the result's (k: the left's) order.
 
     left, right: how the operands are read; together with the operand's strides, `views.place`
-    tells where the elements lie.  scale: a constant factor of the whole.
+    tells where the elements lie.  scale: a constant factor of the whole.  onto: the operand that
+    holds what the sums are added to, "" if that is zero.
     """
 
     batch: tuple[Loop, ...]
@@ -36,6 +37,7 @@ class Contraction:
     right: Read
     target: tuple[Expr, ...]
     scale: float = 1.0
+    onto: str = ""
 
     @property
     def is_matrix(self) -> bool:
@@ -43,17 +45,22 @@ class Contraction:
         return bool(self.m and self.n and self.k)
 
 
-def classify_contraction(formula: Formula, types: Types) -> Contraction | None:
+def classify_contraction(  # noqa: C901 - a list of what it may not be
+    formula: Formula, types: Types
+) -> Contraction | None:
     """Return what each loop does in a sum of products of two operands, None for anything else.
 
     types: of the operands, by name; both must be of the result's element type.
     """
-    if formula.op != "+=" or formula.where is not None or formula.fill != Const(0):
+    if formula.op != "+=" or formula.where is not None:
         return None
+    onto = formula.fill.tensor if isinstance(formula.fill, Read) else ""
     factors = product_of(formula.value)
     if factors is None or len(factors[1]) != 2 or _partial(formula):
         return None
     scale, (left, right) = factors
+    if scale != 1.0 if onto else formula.fill != Const(0):
+        return None
     extents = extents_of(formula)
     for read in (left, right):
         indirect = any(reads(entry) for entry in read.index)
@@ -85,6 +92,7 @@ def classify_contraction(formula: Formula, types: Types) -> Contraction | None:
         replace(right, index=_without_single(right.index, formula)),
         _without_single(formula.index, formula),
         scale,
+        onto,
     )
 
 

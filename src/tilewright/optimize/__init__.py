@@ -6,6 +6,7 @@ This package does not know torch, kernels or machines.
 """
 
 from tilewright.optimize.algebraic import Algebraic
+from tilewright.optimize.chunk import ChunkRows
 from tilewright.optimize.constants import FoldConstants
 from tilewright.optimize.dead_code import DeadCode
 from tilewright.optimize.expand import Expand
@@ -20,6 +21,7 @@ from tilewright.optimize.views import SimplifyViews
 __all__ = [
     "Algebraic",
     "Apart",
+    "ChunkRows",
     "CommonSubexpressions",
     "DeadCode",
     "Expand",
