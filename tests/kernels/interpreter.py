@@ -16,7 +16,7 @@ from tilewright.base.expr import Call, Const, Expr, Read, Sym
 from tilewright.graph.evaluate_scalar import Number, apply, integers, literal
 from tilewright.graph.ir import Formula
 from tilewright.kernels.body import is_pointwise
-from tilewright.kernels.loops import Do, Item, Let, Loop, LoopNest
+from tilewright.kernels.loops import Buffer, Do, Fold, Item, Keep, Let, Loop, LoopNest, Sums
 
 Array = np.ndarray
 BEST = ("argmax=", "argmin=")
@@ -35,6 +35,9 @@ class Interpreter:
         inputs = [tensor.name for tensor in nest.body.inputs]
         self.memory: dict[str, Array] = dict(zip(inputs, arrays, strict=True))
         self.made: dict[str, dict[tuple[int, ...], Any]] = {}
+        self.sums: dict[str, list[Any]] = {}
+        self.buffers: dict[str, dict[int, Number]] = {}
+        self.kept: dict[tuple[str, tuple[int, ...]], tuple[str, int]] = {}
         self.times: dict[tuple[str, tuple[int, ...]], int] = {}  # each term is met once
 
     def run(self) -> dict[str, Array]:
@@ -48,13 +51,25 @@ class Interpreter:
         assert set(self.times.values()) <= {1}, "a term was computed twice"
         return {name: self.result(name) for name in self.nest.body.outputs}
 
-    def items(self, items: Sequence[Item], env: dict[str, int]) -> None:
+    def items(self, items: Sequence[Item], env: dict[str, int]) -> None:  # noqa: C901 - a flat match
         for item in items:
             match item:
                 case Let(name, value):
                     env = {**env, name: self.index(value, env)}
-                case Do(name, loops):
-                    self.do(name, tuple(self.index(loop, env) for loop in loops))
+                case Do(name, loops, into, slot):
+                    at = self.index(slot, env)
+                    self.do(name, tuple(self.index(loop, env) for loop in loops), into, at)
+                case Sums(name, _, length, _):
+                    self.sums[name] = [None] * length
+                case Fold():
+                    self.fold(item, env)
+                case Buffer(name):
+                    self.buffers[name] = {}
+                case Keep(read, buffer, place) if buffer:
+                    index = tuple(self.index(entry, env) for entry in read.index)
+                    at = self.index(place, env)
+                    self.buffers[buffer][at] = self.element(read.tensor, index)
+                    self.kept[read.tensor, index] = buffer, at
                 case Loop(name, low, high, inner, kind, step):
                     values = list(range(self.index(low, env), self.index(high, env), step))
                     if kind != "serial":
@@ -67,7 +82,18 @@ class Interpreter:
         assert formula is not None, name
         return formula
 
-    def do(self, name: str, loops: tuple[int, ...]) -> None:
+    def fold(self, fold: Fold, env: dict[str, int]) -> None:
+        place = tuple(self.index(entry, env) for entry in fold.index)
+        sums = self.sums[fold.sums]
+        chosen = sums if fold.slot is None else [sums[self.index(fold.slot, env)]]
+        made = self.made.setdefault(fold.formula, {})
+        assert place not in made, f"{fold.formula} is made twice at {place}"
+        for term in chosen:
+            if term is not None:
+                op = self.formula(fold.formula).op
+                made[place] = term if place not in made else _combined(op, made[place], term)
+
+    def do(self, name: str, loops: tuple[int, ...], into: str, slot: int) -> None:
         formula = self.formula(name)
         self.times[name, loops] = self.times.get((name, loops), 0) + 1
         env = {loop.name: at for loop, at in zip(formula.loops, loops, strict=True)}
@@ -77,7 +103,11 @@ class Interpreter:
             term = self.term(formula, env)
         except Absent:
             return
-        made[place] = term if place not in made else _combined(formula.op, made[place], term)
+        if into:
+            before = self.sums[into][slot]
+            self.sums[into][slot] = term if before is None else _combined(formula.op, before, term)
+        else:
+            made[place] = term if place not in made else _combined(formula.op, made[place], term)
 
     def term(self, formula: Formula, env: Mapping[str, int]) -> Any:
         if formula.where is not None and not self.value(formula.where, env).data:
@@ -102,6 +132,9 @@ class Interpreter:
             data, dtype = self.memory[name][place], self.nest.body.type(name).dtype
             wide = np.float64(data) if dtype.kind == "float" else np.asarray(data)
             return Number(np.asarray(wide), dtype.compute)
+        if (name, place) in self.kept:
+            buffer, at = self.kept[name, place]
+            return self.buffers[buffer][at]
         formula = self.formula(name)
         env = {e.name: at for e, at in zip(formula.index, place, strict=True) if isinstance(e, Sym)}
         fill = formula.fill

@@ -1,5 +1,6 @@
 """Loop nests: their text, what the verifier refuses, and rewrites that compute the same."""
 
+import contextlib
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -12,20 +13,21 @@ from tests.kernels.interpreter import Interpreter
 from tests.kernels.test_emit import BODIES
 from tests.kernels.test_random import made as random_body
 
+from tilewright.base.dtypes import F32
 from tilewright.base.errors import LoopError
 from tilewright.base.expr import Const
 from tilewright.graph.evaluate import evaluate
 from tilewright.graph.ir import Graph
 from tilewright.kernels import Emitted
-from tilewright.kernels.body import canonical
+from tilewright.kernels.body import canonical, is_pointwise, static_shape
 from tilewright.kernels.emit import finish, memory_of, solved_body
 from tilewright.kernels.expression import Printer
-from tilewright.kernels.loops import Let, Loop, LoopNest, canonical_nest, named, walk
+from tilewright.kernels.loops import Do, Let, Loop, LoopNest, Sums, canonical_nest, named, walk
 from tilewright.kernels.loops_c import print_nest
 from tilewright.kernels.loops_check import verify
 from tilewright.kernels.loops_text import parse, show
 from tilewright.kernels.plan import make_plan
-from tilewright.kernels.pointwise import schedule_pointwise
+from tilewright.kernels.rows import schedule_region
 from tilewright.kernels.schedule import (
     cut,
     divide,
@@ -38,6 +40,8 @@ from tilewright.kernels.schedule import (
     split,
     vectorize,
 )
+from tilewright.kernels.staging import accumulate, block
+from tilewright.kernels.sums import sum_type
 from tilewright.kernels.text import Block, Scope
 
 SMALL = 800  # terms: the interpreter is slow
@@ -54,7 +58,8 @@ def nests(graph: Graph) -> list[tuple[LoopNest, LoopNest | None]]:
     found = []
     for region in plan.regions:
         nest = canonical_nest(plain, region)
-        found.append((nest, None if region.columns else schedule_pointwise(nest, region)))
+        empty = any(0 in static_shape(s.formula.type) for s in region.statements)
+        found.append((nest, None if empty else schedule_region(nest, region)))
     return found
 
 
@@ -189,15 +194,37 @@ def printed(nest: LoopNest) -> Emitted:
     return finish(nest.body, printer, root, min(units, 4), "a test's")
 
 
+def accumulated(nest: LoopNest) -> LoopNest | None:
+    """Let the terms of each reduction go into an accumulator, around the outermost loop that makes
+    one element; None where there is none."""
+    for name, formula in nest.body.formulas:
+        if not any(isinstance(i, Do) and i.formula == name for i in walk(nest.items)):
+            continue
+        if is_pointwise(formula):
+            continue
+        made = None
+        dtype = sum_type(nest.body, formula, 100)
+        for around in loop_names(nest):
+            with contextlib.suppress(LoopError):
+                made = accumulate(nest, name, Sums(f"s_{name}", name, 1, dtype), around, Const(0))
+                break
+        if made is None:
+            return None
+        nest = made
+    return nest
+
+
 def test_random_rewrites_compute_the_same_in_c(tmp_path: Path) -> None:
     cases = []
     for seed in range(40):
         name = SOURCES[seed % len(SOURCES)]
-        nest, scheduled = nests(ONE_REGION[name])[0]
-        if scheduled is None:
-            continue
-        made = parallel(once(rewritten(nest, seed), "everything"), "everything")
-        cases.append((name, seed, printed(made)))
+        nest, _ = nests(ONE_REGION[name])[0]
+        made = accumulated(once(rewritten(nest, seed), "everything"))
+        if made is not None:
+            made = parallel(made, "everything")
+            verify(made)
+            assert parse(show(made)) == made
+            cases.append((name, seed, printed(made)))
     library = compile_all([kernel for _, _, kernel in cases], tmp_path)
     for name, seed, kernel in cases:
         graph = ONE_REGION[name]
@@ -258,6 +285,17 @@ REFUSED: dict[str, tuple[dict[str, str], Callable[[LoopNest], LoopNest], str]] =
     ),
     "fuse": (CENTRED, lambda nest: fuse(nest, "r0", "c1", "u"), "one loop c1 inside of r0"),
     "taken": (COPY, lambda nest: once(nest, "r0"), "there is a r0 already"),
+    "accumulate": (
+        SUM,
+        lambda nest: accumulate(nest, "v0", Sums("s0", "v0", 1, F32), "c0", Const(0)),
+        "terms in several iterations of c0",
+    ),
+    "accumulate-outside": (
+        SUM,
+        lambda nest: accumulate(once(nest, "u"), "v0", Sums("s0", "v0", 1, F32), "u", Const(0)),
+        "v0[r0] for each r0",
+    ),
+    "block": (SUM, lambda nest: block(split(nest, "c0", 4, "m"), "c0", 2, "b", "l"), "begin at 0"),
     "unknown": (COPY, lambda nest: split(nest, "z", 2, "m"), "there is no loop z"),
 }
 

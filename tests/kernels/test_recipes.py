@@ -231,5 +231,5 @@ def test_innermost_loops_are_vectorised(name: str, tmp_path: Path) -> None:
     lines = kernel.text.split("\n")
     wanted = [at + 2 for at, line in enumerate(lines) if "#pragma GCC ivdep" in line]
     assert wanted
-    tails = {at for at in wanted if re.search(r"l < ([1-9]|1[0-5]);", lines[at - 1])}
+    tails = {at for at in wanted if re.search(r"l\d+ < ([1-9]|1[0-5]);", lines[at - 1])}
     assert set(wanted) - tails <= vectorised, lines[min(set(wanted) - tails - vectorised) - 1]

@@ -1,7 +1,8 @@
 """From a body of formulas to the text of one C function.
 
-The idea: a fused node's formulas share loops; `plan` finds which, a recipe prints them as C, and
-the result is a self-contained text whose name is its hash.  `emit` is the way in.
+The idea: a fused node's formulas share loops; `plan` finds which, a recipe makes a schedule of them
+(`loops`), which is printed as C: a self-contained text whose name is its hash.  `emit` is the way
+in.
 
 This package does not know a compiler, threads, or what a kernel is for.
 """

@@ -29,9 +29,12 @@ from tilewright.kernels.body import (
     volume,
 )
 from tilewright.kernels.expression import Memory, Printer
+from tilewright.kernels.loops import canonical_nest
+from tilewright.kernels.loops_c import print_nest
+from tilewright.kernels.loops_text import show_items
 from tilewright.kernels.naive import can_slice, print_naive
 from tilewright.kernels.plan import Plan, make_plan
-from tilewright.kernels.rows import print_region
+from tilewright.kernels.rows import schedule_region
 from tilewright.kernels.scatter import apart_loop, print_scatter, scattered
 from tilewright.kernels.support import print_support
 from tilewright.kernels.text import Block, Scope
@@ -59,7 +62,7 @@ class Emitted:
     parts: how many there are.  flops, bytes:
     what all parts together compute and touch.  recipe: how it was made, and why.
     sizes: whether p holds, between inputs and outputs, the values of all named sizes (`long`).
-    nest: the loops of regions without reductions, as text (`loops_text`); "" where there are none.
+    nest: the loops of its regions, as text (`loops_text`); "" where there are none.
     The function returns 0, or the sum of 1 (an index out of range), 2 (an integer divided by zero)
     and 4 (out of memory).
     """
@@ -115,9 +118,9 @@ def _emit(plain: Body) -> Emitted:
         units = 1
         for region in choice.plan.regions:
             if all(volume(static_shape(s.formula.type)) for s in region.statements):
-                own, nest = print_region(printer, region, outputs, root)
-                units = larger(units, own)
-                nests += nest
+                nest = schedule_region(canonical_nest(body, region), region)
+                units = larger(units, print_nest(printer, nest, outputs, root))
+                nests += show_items(nest)
     elif choice.scatter is not None:
         units = print_scatter(printer, choice.scatter, outputs[body.outputs[0]], root)
     else:

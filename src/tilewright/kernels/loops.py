@@ -12,7 +12,11 @@ Grammar
     nest   = body item*                                the items run one after another
     item   = Loop(name, low, high, items, kind, step)  for r0 in 0..48: ...
            | Let(name, value)                          let r0 = u // 64
-           | Do(formula, loops)                        v0(r0, c0)
+           | Do(formula, loops, into, slot)            v0(r0, c0), or v0(r0, c0) into s0[l]
+           | Sums(name, formula, length, dtype)        sums s0[32]: f64 of v0
+           | Fold(formula, index, sums, slot)          v0[r0] from s0, or v0[r0] from s0[r0 - m]
+           | Buffer(name, formula, length)             buffer k0[1000] of v2
+           | Keep(read, buffer, place)                 keep v2[r0, c0] in k0[c0]
 
     kind   = "serial"       one iteration after another
            | "parallel"     iterations in any order, shared by threads
@@ -22,20 +26,24 @@ Grammar
 the indices that are defined; a loop runs from `low` to before `high`.  No name is open twice, and
 loops of one name are one loop in several places.
 
-A formula that no item computes is computed where it is read.  `loops_text` prints and parses a
+Terms of a reduction go into accumulators, `Sums`, each of which begins at what a sum begins from;
+`Fold` makes the result of all of them, pairwise, or of one.  A formula that no item computes is
+computed where it is read, but where a loop before has kept it.  `loops_text` prints and parses a
 nest, `loops_check` judges one, `schedule` rewrites one, `loops_c` prints one as C.
 
 This module does not know why a nest is cut as it is.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from tilewright.base import algebra
-from tilewright.base.expr import Call, Const, Expr
+from tilewright.base.dtypes import DType
+from tilewright.base.expr import Call, Const, Expr, Read, names
 from tilewright.base.sizes import larger, least_of, same
 from tilewright.kernels.body import Body
+from tilewright.kernels.reduce import BEST
 from tilewright.kernels.regions import Region
 from tilewright.kernels.statement import Statement
 
@@ -52,10 +60,54 @@ class Let:
 
 @dataclass(frozen=True, slots=True)
 class Do:
-    """One term of a formula: what each of the formula's loops is, in their order."""
+    """One term of a formula: what each of the formula's loops is, in their order.
+
+    into, slot: of a reduction, the accumulators and which of them; "" before there are any.
+    """
 
     formula: str
     loops: tuple[Expr, ...]
+    into: str = ""
+    slot: Expr = Const(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """Accumulators of a reduction, of that type, for the items after them."""
+
+    name: str
+    formula: str
+    length: int
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """The result of a reduction at one index: of all accumulators (slot None), or of one."""
+
+    formula: str
+    index: tuple[Expr, ...]
+    sums: str
+    slot: Expr | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Memory near, for values of a formula in later loops."""
+
+    name: str
+    formula: str
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """From here on a value is not computed again: it is read from a buffer, or, where that is "",
+    from the result that it was just stored to."""
+
+    read: Read
+    buffer: str = ""
+    place: Expr = Const(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +122,7 @@ class Loop:
     step: int = 1
 
 
-Item = Loop | Let | Do
+Item = Loop | Let | Do | Sums | Fold | Buffer | Keep
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +141,13 @@ class LoopNest:
 
 
 def canonical_nest(body: Body, region: Region) -> LoopNest:
-    """Return a region's plain loops: each statement in its own, rows outside of columns."""
+    """Return a region's plain loops: each statement in its own, rows outside of columns.
+
+    They stand in phases: what reads no reduction, what reads reductions of that, and so on.
+    """
     extents = dict(region.extents)
     items: list[Item] = []
-    for statement in region.statements:
+    for statement in (each for group in phases(region) for each in group):
         item: Item = Do(statement.name, tuple(expr for _, expr in statement.bind))
         own = statement.loops()
         for name in reversed((*region.rows, *region.columns)):
@@ -100,6 +155,23 @@ def canonical_nest(body: Body, region: Region) -> LoopNest:
                 item = Loop(name, Const(0), Const(extents[name]), (item,))
         items.append(item)
     return LoopNest(body, tuple(items))
+
+
+def phases(region: Region) -> list[list[Statement]]:
+    """Return the statements in groups that can share their loops, each after what it reads;
+    `argmax=` shares with none."""
+    groups: dict[tuple[object, ...], list[Statement]] = {}
+    for statement, depth in zip(region.statements, region.depths, strict=True):
+        columns = columns_of(region, statement)
+        alone = statement.name if statement.formula.op in BEST else ""
+        groups.setdefault((depth, bool(columns), columns, alone), []).append(statement)
+    return [group for _, group in sorted(groups.items(), key=lambda item: item[0][:2])]
+
+
+def columns_of(region: Region, statement: Statement) -> tuple[str, ...]:
+    """Return the columns that a statement runs over, in the region's order."""
+    own = statement.loops()
+    return tuple(loop for loop in region.columns if loop in own)
 
 
 def walk(items: Iterable[Item]) -> Iterator[Item]:
@@ -115,6 +187,25 @@ def named(nest: LoopNest, name: str) -> list[Loop]:
     return [item for item in walk(nest.items) if isinstance(item, Loop) and item.name == name]
 
 
+def used_names(item: Item) -> frozenset[str]:
+    """Return the indices that an item uses itself, not what is inside of it."""
+    exprs: tuple[Expr, ...]
+    match item:
+        case Loop(_, low, high):
+            exprs = low, high
+        case Let(_, value):
+            exprs = (value,)
+        case Do(_, loops, _, slot):
+            exprs = *loops, slot
+        case Fold(_, index, _, slot):
+            exprs = index if slot is None else (*index, slot)
+        case Keep(read, _, place):
+            exprs = *read.index, place
+        case _:
+            exprs = ()
+    return frozenset(name for expr in exprs for name in names(expr))
+
+
 def parts(bound: Expr, fn: str) -> tuple[Expr, ...]:
     """Return what a bound is the `fn`, `min` or `max`, of; else itself."""
     return bound.args if isinstance(bound, Call) and bound.fn == fn else (bound,)
@@ -126,22 +217,33 @@ def ranges(items: Iterable[Item]) -> dict[str, int]:
     A name of which that cannot be proved is left out.
     """
     found: dict[str, int] = {}
-    known: tuple[int, int] | None
-    for item in walk(items):
-        match item:
-            case Loop(name, low, high, _, _, step):
-                first, last = algebra.bounds(low, found), algebra.bounds(high, found)
-                if first is None or last is None:
-                    continue
-                known = first[0], last[1] - 1
-                if same(*first):
-                    known = first[0], first[0] + (last[1] - 1 - first[0]) // step * step
-            case Let(name, value):
-                known = algebra.bounds(value, found)
-            case Do():
-                continue
-        if known is not None and least_of(known[0]) >= 0:
-            before = found.get(name, known[1] + 1)
-            after = known[1] + 1
-            found[name] = before if same(before, after) else larger(before, after)
+    _note_ranges(items, {}, found)
     return found
+
+
+def _note_ranges(items: Iterable[Item], around: Mapping[str, int], found: dict[str, int]) -> None:
+    """Note the ranges of names where each stands: loops of one name may have several."""
+    here = dict(around)
+    for item in items:
+        if not isinstance(item, Loop | Let):
+            continue
+        known = _limits(item, here)
+        if known is not None and least_of(known[0]) >= 0:
+            here[item.name] = after = known[1] + 1
+            before = found.get(item.name, after)
+            found[item.name] = before if same(before, after) else larger(before, after)
+        if isinstance(item, Loop):
+            _note_ranges(item.items, here, found)
+
+
+def _limits(item: Loop | Let, known: Mapping[str, int]) -> tuple[int, int] | None:
+    """Return the least and the greatest value of a name, or None where nothing is known."""
+    if isinstance(item, Let):
+        return algebra.bounds(item.value, known)
+    first, last = algebra.bounds(item.low, known), algebra.bounds(item.high, known)
+    if first is None or last is None:
+        return None
+    low, high = first[0], last[1] - 1
+    if same(*first) and type(low) is type(high) is int:  # a whole number of steps on
+        high = low + (high - low) // item.step * item.step
+    return low, high

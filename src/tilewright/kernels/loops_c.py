@@ -8,16 +8,32 @@ This module does not know which loops are good ones.
 
 from collections.abc import Mapping
 
-from tilewright.base.expr import Call, Const, Expr, Read
-from tilewright.base.sizes import same
-from tilewright.kernels.conversion import stored
+from tilewright.base.dtypes import BOOL, I64
+from tilewright.base.expr import Call, Const, Expr, Read, Sym
+from tilewright.base.expr import walk as expressions
+from tilewright.base.sizes import Size, same
+from tilewright.kernels.conversion import literal, load, stored
 from tilewright.kernels.expression import Memory, Printer
-from tilewright.kernels.loops import Do, Item, Let, Loop, LoopNest, ranges
+from tilewright.kernels.functions import apply
+from tilewright.kernels.loops import (
+    Buffer,
+    Do,
+    Fold,
+    Item,
+    Keep,
+    Let,
+    Loop,
+    LoopNest,
+    Sums,
+    ranges,
+    walk,
+)
 from tilewright.kernels.statement import Statement
-from tilewright.kernels.text import SUM, Scope, Term
+from tilewright.kernels.sums import Held, declare, halve, result_of, take
+from tilewright.kernels.text import ATOM, PRODUCT, SUM, Scope, Term, c_type
 
 
-def print_nest(printer: Printer, nest: LoopNest, targets: dict[str, Memory], root: Scope) -> int:
+def print_nest(printer: Printer, nest: LoopNest, targets: Mapping[str, Memory], root: Scope) -> int:
     """Print a nest into the kernel's body; returns how many equal units of work it has."""
     (outer,) = nest.items
     assert isinstance(outer, Loop) and outer.kind == "parallel", "threads share the outermost loop"
@@ -25,8 +41,11 @@ def print_nest(printer: Printer, nest: LoopNest, targets: dict[str, Memory], roo
     assert isinstance(outer.high, Const) and isinstance(outer.high.value, int), "units are counted"
     printer.enter(ranges(nest.items))
     count, name = outer.high.value, outer.name
-    unit = _open(root, outer)
-    _print_items(printer, nest, targets, outer.items, unit)
+    walker = _Walk(printer, nest, targets)
+    unit = walker.opened(root, outer)
+    # What is reduced over everything is no loop's: only its place says when it is there.
+    unit.pinned = any(isinstance(item, Fold) and not item.index for item in walk(nest.items))
+    walker.items(outer.items, unit)
     if same(count, 1):
         root.attach(unit, "if (part == 0)")
     else:
@@ -35,67 +54,141 @@ def print_nest(printer: Printer, nest: LoopNest, targets: dict[str, Memory], roo
     return count
 
 
-def _open(scope: Scope, loop: Loop) -> Scope:
-    """Return the scope inside of a loop, where its name and those defined at its top are known."""
-    lets = (item.name for item in loop.items if isinstance(item, Let))
-    return scope.inner(loop.name, *lets)
+class _Walk:
+    """One walk over a nest.  Mutable: it remembers accumulators, and what is kept for later loops.
 
+    held: the accumulators by name.  kept: values that are in memory, with the C text that loads
+    them.
+    """
 
-def _print_items(
-    printer: Printer,
-    nest: LoopNest,
-    targets: dict[str, Memory],
-    items: tuple[Item, ...],
-    scope: Scope,
-) -> None:
-    for item in items:
+    def __init__(self, printer: Printer, nest: LoopNest, targets: Mapping[str, Memory]) -> None:
+        self.printer = printer
+        self.nest = nest
+        self.targets = targets
+        self.held: dict[str, Held] = {}
+        self.kept: dict[Expr, Term] = {}
+
+    def opened(self, scope: Scope, loop: Loop) -> Scope:
+        """Return the scope inside of a loop, where its name and those defined at its top are known,
+        and what loops before it have kept."""
+        lets = (item.name for item in loop.items if isinstance(item, Let))
+        inner = scope.inner(loop.name, *lets)
+        here = {
+            self.printer.normal(item.read) for item in walk(loop.items) if isinstance(item, Keep)
+        }
+        inner.known.update({read: term for read, term in self.kept.items() if read not in here})
+        return inner
+
+    def items(self, items: tuple[Item, ...], scope: Scope) -> None:
+        for item in items:
+            self.item(item, scope)
+
+    def item(self, item: Item, scope: Scope) -> None:
+        printer = self.printer
         match item:
             case Let(name, value):
-                scope.add(f"const long {name} = {_index(printer, value, scope)};")
+                scope.add(f"const long {name} = {self.index(value, scope)};")
             case Loop():
-                inner = _open(scope, item)
-                _print_items(printer, nest, targets, item.items, inner)
-                head = _head(printer, item, scope)
+                inner = self.opened(scope, item)
+                self.items(item.items, inner)
+                head = self.head(item, scope)
                 if item.kind == "lanes":
                     scope.add("#pragma GCC ivdep")
                 scope.attach(inner, head)
-            case Do():
-                store(printer, nest.statement(item), targets, scope)
+            case Do(_, _, "", _):
+                statement = self.nest.statement(item)
+                assert not statement.is_reduction, f"{item.formula} has no accumulators"
+                store(printer, statement, self.targets, scope)
+            case Do(_, _, into, slot):
+                at = self.index(slot, scope)
+                take(printer, self.nest.statement(item), self.held[into], at, scope)
+            case Sums(name, formula, length, dtype):
+                does = (one for one in walk(self.nest.items) if isinstance(one, Do))
+                statement = self.nest.statement(next(do for do in does if do.formula == formula))
+                self.held[name] = declare(printer, statement, name, length, dtype, scope)
+            case Fold():
+                self.fold(item, scope)
+            case Buffer(name, formula, length):
+                dtype = self.nest.body.type(formula).dtype.compute
+                c = "unsigned char" if dtype == BOOL else c_type(dtype)
+                scope.add(f"{c} {name}[{length}];")
+            case Keep():
+                self.keep(item, scope)
+
+    def fold(self, fold: Fold, scope: Scope) -> None:
+        """Make the result of accumulators: a variable, stored if it is an output."""
+        printer, held = self.printer, self.held[fold.sums]
+        if fold.slot is None and held.length > 1:
+            halve(printer, held, scope)
+        read = printer.normal(Read(fold.formula, fold.index))
+        slot = "0" if fold.slot is None else self.index(fold.slot, scope)
+        term = result_of(printer, held, read, slot, scope)
+        made = printer.define(read, term, scope, f"{read.tensor}_")
+        if read.tensor in self.targets:
+            write(printer, read, made, self.targets, scope)
+
+    def keep(self, item: Keep, scope: Scope) -> None:
+        printer = self.printer
+        read = printer.normal(item.read)
+        if not item.buffer:
+            memory = self.targets[read.tensor]
+            element = f"{memory.pointer}[{printer.offset(read, memory, scope)}]"
+            self.kept[read] = load(memory.dtype, element, ATOM, printer.used)
+            return
+        term = printer.value(read, scope)
+        place = f"{item.buffer}[{self.index(item.place, scope)}]"
+        scope.add(f"{place} = {term.text};")
+        self.kept[read] = Term(place, term.dtype)
+
+    def head(self, loop: Loop, scope: Scope) -> str:
+        low, high = (self.bound(bound, scope) for bound in (loop.low, loop.high))
+        if loop.kind == "lanes" and "?" in high:  # the compiler makes no vectors up to a choice
+            end = self.printer.fresh("end")
+            scope.add(f"const long {end} = {high};")
+            high = end
+        step = f"{loop.name}++" if loop.step == 1 else f"{loop.name} += {loop.step}"
+        return f"for (long {loop.name} = {low}; {loop.name} < {high}; {step})"
+
+    def bound(self, bound: Expr, scope: Scope) -> str:
+        match bound:
+            case Call("min" | "max" as fn, (a, b)):
+                one, other = self.index(a, scope), self.index(b, scope)
+                return f"({one} {'<' if fn == 'min' else '>'} {other} ? {one} : {other})"
+        return self.index(bound, scope)
+
+    def index(self, index: Expr, scope: Scope) -> str:
+        constants = (one.value for one in expressions(index) if isinstance(one, Const))
+        if any(isinstance(value, Size) for value in constants):
+            return _as_it_stands(index).at(SUM)  # the normal form would ask which terms vanish
+        return self.printer.value(self.printer.simplify(index), scope).at(SUM)
 
 
-def _head(printer: Printer, loop: Loop, scope: Scope) -> str:
-    low, high = (_bound(printer, bound, scope) for bound in (loop.low, loop.high))
-    if loop.kind == "lanes" and "?" in high:  # the compiler makes no vectors up to a choice
-        end = printer.fresh("end")
-        scope.add(f"const long {end} = {high};")
-        high = end
-    step = f"{loop.name}++" if loop.step == 1 else f"{loop.name} += {loop.step}"
-    return f"for (long {loop.name} = {low}; {loop.name} < {high}; {step})"
-
-
-def _bound(printer: Printer, bound: Expr, scope: Scope) -> str:
-    match bound:
-        case Call("min" | "max" as fn, (a, b)):
-            one, other = _index(printer, a, scope), _index(printer, b, scope)
-            return f"({one} {'<' if fn == 'min' else '>'} {other} ? {one} : {other})"
-    return _index(printer, bound, scope)
-
-
-def _index(printer: Printer, index: Expr, scope: Scope) -> str:
-    return printer.value(printer.simplify(index), scope).at(SUM)
+def _as_it_stands(index: Expr) -> Term:
+    """Print an index that cannot be negative without bringing it to its normal form."""
+    match index:
+        case Const(value):
+            return literal(value)
+        case Call("floordiv" | "mod" as fn, (a, b)):
+            one, other = _as_it_stands(a), _as_it_stands(b)
+            text = f"{one.at(PRODUCT)} {'/' if fn == 'floordiv' else '%'} {other.at(PRODUCT + 1)}"
+            return Term(text, I64, PRODUCT, weak=True)
+        case Call(fn, args):
+            return apply(fn, [_as_it_stands(arg) for arg in args], set())
+        case Sym(name):
+            return Term(name, I64, weak=True)
+    raise AssertionError("an index of loops reads nothing")
 
 
 def store(
     printer: Printer, statement: Statement, targets: Mapping[str, Memory], scope: Scope
-) -> Read:
-    """Print the computing and storing of one element of a pointwise statement; return it."""
-    index = (printer.simplify(statement.bound(entry)) for entry in statement.formula.index)
-    read = Read(statement.name, tuple(index))
+) -> None:
+    """Print the computing and storing of one element of a pointwise statement."""
+    index = (statement.bound(entry) for entry in statement.formula.index)
+    read = printer.normal(Read(statement.name, tuple(index)))
     faults = printer.faults(read)
     if faults:
         printer.check(faults, (), scope)
     write(printer, read, printer.value(read, scope), targets, scope)
-    return read
 
 
 def write(

@@ -10,7 +10,7 @@ This module does not change nests.
 
 import math
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import islice, product, takewhile
 
@@ -20,7 +20,21 @@ from tilewright.base.expr import Call, Const, Expr, Read, Sym, names, substitute
 from tilewright.base.sizes import least_of, nominal, same
 from tilewright.base.syntax import show as show_expr
 from tilewright.kernels.body import contiguous, static_extents, static_shape
-from tilewright.kernels.loops import Do, Item, Let, Loop, LoopNest, parts, ranges, walk
+from tilewright.kernels.loops import (
+    Buffer,
+    Do,
+    Fold,
+    Item,
+    Keep,
+    Let,
+    Loop,
+    LoopNest,
+    Sums,
+    parts,
+    ranges,
+    used_names,
+    walk,
+)
 from tilewright.kernels.statement import State
 
 TRIED = 3  # iterations of each loop among which two that meet are searched for
@@ -55,9 +69,10 @@ def verify(nest: LoopNest) -> None:
     """
     _verify_names(nest.items, frozenset())
     known = ranges(nest.items)
-    for item in walk(nest.items):
+    for path, _, item in placed(nest.items):
         if isinstance(item, Do):
             _verify_range(nest, item, known)
+        _verify_slot(nest, item, path, known)
     found = accesses(nest)
     for item in walk(nest.items):
         if isinstance(item, Loop) and item.kind != "serial" and (why := meeting(nest, item)):
@@ -69,13 +84,17 @@ def verify(nest: LoopNest) -> None:
     for access in found:
         if not access.writes:
             _verify_complete(access, [one for one in found if one.writes], known)
+    for _, place, item in placed(nest.items):
+        if isinstance(item, Fold):
+            _verify_folded(item, place, found)
 
 
 def _verify_names(items: tuple[Item, ...], known: frozenset[str]) -> None:
     for item in items:
+        used = used_names(item)
         match item:
-            case Loop(name, low, high, inner, _, step):
-                _verify_open(names(low) | names(high), known, name)
+            case Loop(name, _, _, inner, _, step):
+                _verify_open(used, known, name)
                 if name in known or step < 1:
                     raise LoopError(
                         f"loop {name} cannot be run",
@@ -83,14 +102,14 @@ def _verify_names(items: tuple[Item, ...], known: frozenset[str]) -> None:
                         found=f"{name} by {step}",
                     )
                 _verify_names(inner, known | {name})
-            case Let(name, value):
-                _verify_open(names(value) | ({name} & known), known - {name}, name)
+            case Let(name) | Sums(name) | Buffer(name):
+                _verify_open(used | ({name} & known), known - {name}, name)
                 known |= {name}
-            case Do(formula, loops):
-                _verify_open(frozenset().union(*map(names, loops)), known, formula)
+            case Do(name, _, memory) | Fold(name, _, memory) | Keep(Read(name), memory):
+                _verify_open(used | ({memory} - {""}), known, name)
 
 
-def _verify_open(used: frozenset[str], known: frozenset[str], where: str) -> None:
+def _verify_open(used: Set[str], known: frozenset[str], where: str) -> None:
     for name in sorted(used - known):
         raise LoopError(
             f"{where} uses {name}, which is not defined there",
@@ -109,6 +128,59 @@ def _verify_range(nest: LoopNest, do: Do, known: Mapping[str, int]) -> None:
                 expected=f"from 0 to before {extents[name]}",
                 found=show_expr(expr),
             )
+
+
+def _verify_folded(fold: Fold, place: tuple[int, ...], found: Sequence[Access]) -> None:
+    for access in found:
+        if access.element.tensor == fold.sums and access.place > place:
+            raise LoopError(
+                f"{fold.formula} is made before all its terms have come",
+                expected=f"it after all that goes into {fold.sums}",
+                found=show_expr(access.element),
+            )
+
+
+def _verify_slot(
+    nest: LoopNest, item: Item, path: Sequence[Loop | Let], known: Mapping[str, int]
+) -> None:
+    """Accumulators are of the formula that is added to them, and as many as are used."""
+    match item:
+        case Do(formula, _, name, place) if name:
+            pass
+        case Fold(formula, _, name, (Const() | Sym() | Call() | Read()) as place):
+            pass
+        case Keep(Read(formula), name, place) if name:
+            pass
+        case _:
+            return
+    home = next(
+        one for one in walk(nest.items) if isinstance(one, Sums | Buffer) and one.name == name
+    )
+    if home.formula != formula or not _fits(place, home.length, path, known):
+        raise LoopError(
+            f"{formula} does not fit into {name}",
+            expected=f"{home.formula}, from 0 to before {home.length}",
+            found=f"{formula} at {show_expr(place)}",
+        )
+
+
+def _fits(place: Expr, length: int, path: Sequence[Loop | Let], known: Mapping[str, int]) -> bool:
+    """Say whether a place is proved to lie below a length, be it for what the bounds of a loop
+    have to do with each other."""
+    low, high = {place}, {place}
+    for item in path:
+        if isinstance(item, Loop) and item.name in names(place):
+            lows, highs = parts(item.low, "max"), parts(item.high, "min")
+            low |= {substitute(place, {item.name: part}) for part in lows}
+            last = (Call("sub", (part, Const(1))) for part in highs)
+            high |= {substitute(place, {item.name: part}) for part in last}
+    limits = [
+        [algebra.bounds(algebra.simplify(expr, known), known) for expr in ends]
+        for ends in (low, high)
+    ]
+    return any(limit and least_of(limit[0]) >= 0 for limit in limits[0]) and any(
+        limit and least_of(length - limit[1]) > 0 for limit in limits[1]
+    )
 
 
 def _verify_complete(read: Access, written: Sequence[Access], known: Mapping[str, int]) -> None:
@@ -136,45 +208,57 @@ def accesses(nest: LoopNest) -> list[Access]:
 
     Other values are computed where they are read: nobody waits for them.
     """
-    known = ranges(nest.items)
     state = State(nest.body)
-    state.extents = known
-    placed = list(_placed(nest.items, (), ()))
-    state.statements = {do.formula: nest.statement(do) for _, _, do in placed}
+    state.extents = ranges(nest.items)
+    places = list(placed(nest.items))
+    done = [item for _, _, item in places if isinstance(item, Do)]
+    state.statements = {do.formula: nest.statement(do) for do in done}
     found: list[Access] = []
-    for path, place, do in placed:
-        statement = nest.statement(do)
-        index = tuple(state.simplify(statement.bound(e)) for e in statement.formula.index)
-        touched = [(Read(do.formula, index), True)]
-        for read in state.reads(statement):
-            other = state.statements.get(read.tensor)
-            if other is not None and other.is_reduction:
-                touched.append((read, False))
-        for element, writes in touched:
+    for path, place, item in places:
+        for element, writes in _touched(nest, item, state):
             offset = state.simplify(_offset(nest, element))
             found.append(Access(path, place, element, offset, writes))
     return found
 
 
+def _touched(nest: LoopNest, item: Item, state: State) -> Iterator[tuple[Read, bool]]:
+    match item:
+        case Do(formula, _, into, slot):
+            statement = nest.statement(item)
+            for read in state.reads(statement):
+                other = state.statements.get(read.tensor)
+                if other is not None and other.is_reduction:
+                    yield read, False
+            index = tuple(state.simplify(statement.bound(e)) for e in statement.formula.index)
+            yield (Read(into, (slot,)) if into else Read(formula, index)), True
+        case Fold(formula, index, _, _):
+            yield Read(formula, index), True
+        case Keep(_, buffer, place) if buffer:
+            yield Read(buffer, (place,)), True
+
+
+def placed(
+    items: tuple[Item, ...], path: tuple[Loop | Let, ...] = (), place: tuple[int, ...] = ()
+) -> Iterator[tuple[tuple[Loop | Let, ...], tuple[int, ...], Item]]:
+    """Yield all items but loops and definitions, with the path of these and with their place."""
+    for at, item in enumerate(items):
+        match item:
+            case Loop():
+                yield from placed(item.items, (*path, item), (*place, at))
+            case Let():
+                path = (*path, item)
+            case _:
+                yield path, (*place, at), item
+
+
 def _offset(nest: LoopNest, element: Read) -> Expr:
+    if nest.body.formula(element.tensor) is None:  # accumulators and buffers are numbered
+        return element.index[0]
     total: Expr = Const(0)
     strides = contiguous(static_shape(nest.body.type(element.tensor)))
     for entry, stride in zip(element.index, strides, strict=True):
         total = Call("add", (total, Call("mul", (entry, Const(stride)))))
     return total
-
-
-def _placed(
-    items: tuple[Item, ...], path: tuple[Loop | Let, ...], place: tuple[int, ...]
-) -> Iterator[tuple[tuple[Loop | Let, ...], tuple[int, ...], Do]]:
-    for at, item in enumerate(items):
-        match item:
-            case Loop():
-                yield from _placed(item.items, (*path, item), (*place, at))
-            case Let():
-                path = (*path, item)
-            case Do():
-                yield path, (*place, at), item
 
 
 # ---------------------------------------------------------------------------------------- meetings
@@ -187,7 +271,12 @@ def meeting(nest: LoopNest, loop: Loop, *, reading: bool = False) -> str:
     reading: whether only those count of which one reads what the other makes.
     """
     known = ranges(nest.items)
-    inside = [access for access in accesses(nest) if any(item is loop for item in access.path)]
+    own = {item.name for item in walk(loop.items) if isinstance(item, Sums | Buffer)}
+    inside = [
+        access
+        for access in accesses(nest)
+        if any(item is loop for item in access.path) and access.element.tensor not in own
+    ]
     written = {access.element.tensor: access for access in inside if access.writes}
     touching = [a for a in inside if a.element.tensor in written and not (reading and a.writes)]
     if all(_keeps_apart(access, loop, written, known) for access in touching):
@@ -316,7 +405,13 @@ def _digits(
         if limits is None:
             return set()
         grain = grains.get(atom.name, 1) if isinstance(atom, Sym) else 1
-        digits.append((abs(factor) * grain, (limits[1] - limits[0]) // grain, atom))
+        most = limits[1] - limits[0]
+        if type(factor) is type(most) is int:
+            digits.append((abs(factor) * grain, most // grain, atom))
+        elif least_of(factor) > 0:
+            digits.append((factor, most, atom))
+        else:
+            return set()
     digits.sort(key=lambda digit: nominal(digit[0]))
     reach: int = 0  # the largest number of the digits so far
     for weight, most, _ in digits:
@@ -339,9 +434,10 @@ def _piece(loop: Loop, given: set[str], grains: Mapping[str, int]) -> set[Expr]:
     return {Sym(outer)} if begins & ends else set()
 
 
-def _rejoined(entry: Expr, entries: set[Expr]) -> Expr | None:
-    """Return what an entry is the quotient of, where the remainder is there too."""
+def _rejoined(entry: Expr, entries: Set[Expr]) -> Expr | None:
+    """Return what an entry is the remainder of, where the quotient is there too."""
     match entry:
-        case Call("floordiv", args) if Call("mod", args) in entries:
-            return args[0]
+        case Call("mod", (whole, divisor)):
+            quotient = algebra.simplify(Call("floordiv", (whole, divisor)), {})
+            return whole if quotient in entries else None
     return None

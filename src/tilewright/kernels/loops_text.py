@@ -25,13 +25,24 @@ from typing import get_args
 
 from tilewright.base.dtypes import BY_NAME
 from tilewright.base.errors import LoopError
-from tilewright.base.expr import Expr, Read
+from tilewright.base.expr import Const, Expr, Read
 from tilewright.base.syntax import parse as parse_expr
 from tilewright.base.syntax import show as show_expr
 from tilewright.graph import notation
 from tilewright.graph.ir import TensorType
 from tilewright.kernels.body import Body, Input, contiguous, static_shape
-from tilewright.kernels.loops import Do, Item, Kind, Let, Loop, LoopNest
+from tilewright.kernels.loops import (
+    Buffer,
+    Do,
+    Fold,
+    Item,
+    Keep,
+    Kind,
+    Let,
+    Loop,
+    LoopNest,
+    Sums,
+)
 
 _WORDS = {"serial": "for", "parallel": "parallel", "lanes": "lanes"}
 _KINDS: dict[str, Kind] = {_WORDS[kind]: kind for kind in get_args(Kind)}
@@ -45,7 +56,11 @@ _LOOP = re.compile(
     r"( by (?P<step>\d+))?:"
 )
 _LET = re.compile(r"let (?P<name>\w+) = (?P<value>.*)")
-_DO = re.compile(r"(?P<name>v\d+)\((?P<loops>.*)\)")
+_DO = re.compile(r"(?P<name>v\d+)\((?P<loops>.*?)\)(?P<into> into .*)?")
+_SUMS = re.compile(r"sums (?P<name>\w+)\[(?P<length>\d+)\]: (?P<dtype>\w+) of (?P<formula>v\d+)")
+_FOLD = re.compile(r"(?P<result>v\d+\[.*\]) from (?P<sums>\w+)(?P<slot>\[.*\])?")
+_BUFFER = re.compile(r"buffer (?P<name>\w+)\[(?P<length>\d+)\] of (?P<formula>v\d+)")
+_KEEP = re.compile(r"keep (?P<read>v\d+\[.*?\])(?: in (?P<place>.*))?")
 
 
 def show(nest: LoopNest) -> str:
@@ -78,9 +93,24 @@ def _items(nest: LoopNest, items: tuple[Item, ...], pad: str) -> Iterator[str]:
                 yield from _items(nest, inner, pad + "  ")
             case Let(name, value):
                 yield f"{pad}let {name} = {show_expr(value)}"
-            case Do(formula, loops):
-                line = f"{pad}{formula}({', '.join(show_expr(loop) for loop in loops)})"
+            case Do(formula, loops, into, slot):
+                line = f"{pad}{formula}({_listed(loops)})"
+                line += f" into {into}[{show_expr(slot, index=True)}]" if into else ""
                 yield f"{line:<{_COMMENT}}# {_bound(nest, item)}"
+            case Sums(name, formula, length, dtype):
+                yield f"{pad}sums {name}[{length}]: {dtype} of {formula}"
+            case Fold(formula, index, sums, slot):
+                which = "" if slot is None else f"[{show_expr(slot, index=True)}]"
+                yield f"{pad}{show_expr(Read(formula, index))} from {sums}{which}"
+            case Buffer(name, formula, length):
+                yield f"{pad}buffer {name}[{length}] of {formula}"
+            case Keep(read, buffer, place):
+                where = f" in {buffer}[{show_expr(place, index=True)}]" if buffer else ""
+                yield f"{pad}keep {show_expr(read)}{where}"
+
+
+def _listed(exprs: tuple[Expr, ...]) -> str:
+    return ", ".join(show_expr(expr) for expr in exprs)
 
 
 def _bound(nest: LoopNest, do: Do) -> str:
@@ -147,11 +177,35 @@ def _read_items(body: Body, lines: list[str], indent: int) -> tuple[tuple[Item, 
             made.append(Loop(found["name"], *bounds, inner, kind, step))
         elif found := _LET.fullmatch(line):
             made.append(Let(found["name"], parse_expr(found["value"])))
-        elif found := _DO.fullmatch(line):
-            made.append(_read_do(body, line, found))
         else:
-            raise _misread(line, "`for NAME in LOW..HIGH:`, `let NAME = INDEX` or `v0(LOOPS)`")
+            made.append(_read_line(body, line))
     return tuple(made), lines
+
+
+def _read_line(body: Body, line: str) -> Item:
+    if found := _DO.fullmatch(line):
+        return _read_do(body, line, found)
+    if (found := _SUMS.fullmatch(line)) and found["dtype"] in BY_NAME:
+        dtype = BY_NAME[found["dtype"]]
+        return Sums(found["name"], found["formula"], int(found["length"]), dtype)
+    if found := _FOLD.fullmatch(line):
+        result = _read_read(line, found["result"])
+        slot = found["slot"] and _read_read(line, f"s{found['slot']}").index[0]
+        return Fold(result.tensor, result.index, found["sums"], slot or None)
+    if found := _BUFFER.fullmatch(line):
+        return Buffer(found["name"], found["formula"], int(found["length"]))
+    if found := _KEEP.fullmatch(line):
+        value = _read_read(line, found["read"])
+        place = _read_read(line, found["place"]) if found["place"] else Read("", (Const(0),))
+        return Keep(value, place.tensor, place.index[0])
+    raise _misread(line, "`for NAME in LOW..HIGH:`, `let NAME = INDEX`, or what is computed")
+
+
+def _read_read(line: str, text: str) -> Read:
+    found = parse_expr(text)
+    if not isinstance(found, Read):
+        raise _misread(line, "one element, such as s0[0]")
+    return found
 
 
 def _read_do(body: Body, line: str, found: re.Match[str]) -> Do:
@@ -162,7 +216,10 @@ def _read_do(body: Body, line: str, found: re.Match[str]) -> Do:
     loops = index.index if isinstance(index, Read) else ()
     if len(loops) != len(formula.loops):
         raise _misread(line, f"{len(formula.loops)} loops of {found['name']}")
-    return Do(found["name"], loops)
+    if not found["into"]:
+        return Do(found["name"], loops)
+    into = _read_read(line, found["into"].removeprefix(" into "))
+    return Do(found["name"], loops, into.tensor, into.index[0])
 
 
 def _misread(line: str, expected: str) -> LoopError:

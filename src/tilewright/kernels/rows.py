@@ -1,140 +1,206 @@
-"""The fast recipes: a plan's regions as vectorised C loops over rows and columns.
+"""The recipes for regions with reductions: along a row, or across rows side by side.
 
 The idea: a row is worked on in phases.  A phase is one nest over the row's columns that computes
 all that can be computed; reductions end it, and what they give is a variable of the row afterwards.
 A full value that a later phase needs again is kept in a row buffer (or read back from the output it
 was stored to) where it is dear, else computed again.
 
-- Along a row (`rows`), a reduction has LANES accumulators, one for each element of a block of
-  columns, combined pairwise at the end: the order is fixed and the compiler needs no licence.
-- Across rows (`columns`), where a row loop is the one contiguous in memory, a tile of rows runs
-  innermost and each has its accumulator.
-- Without reductions (`pointwise`), the best loop runs innermost.
+- Along a row (`schedule_rows`), a reduction has LANES accumulators, one for each element of a block
+  of columns, combined pairwise at the end: the order is fixed and the compiler needs no licence.
+- Across rows (`schedule_columns`), where a row loop is the one contiguous in memory (`db[d] +=
+  dy[r, d]`), a tile of rows runs innermost and each has its accumulator; the columns run outside.
 
 Long sums are formed in double.  Results depend on no part boundaries.
 
 This module does not know how regions were found.
 """
 
-from tilewright.base.sizes import divides, nominal
+from tilewright.base import algebra
+from tilewright.base.expr import Call, Const, Expr, Read, Sym
+from tilewright.base.sizes import greatest_of, nominal
 from tilewright.kernels.body import volume
-from tilewright.kernels.expression import Memory, Printer
-from tilewright.kernels.keep import keep
-from tilewright.kernels.lanes import print_side_by_side
-from tilewright.kernels.loops import canonical_nest
-from tilewright.kernels.loops_c import print_nest, store
-from tilewright.kernels.loops_text import show_items
-from tilewright.kernels.pointwise import schedule_pointwise
+from tilewright.kernels.keep import KEEP_BYTES, element_of, wanted_later
+from tilewright.kernels.loops import Buffer, Loop, LoopNest, Sums, columns_of, phases
+from tilewright.kernels.pointwise import schedule_pointwise, shared
 from tilewright.kernels.reduce import BEST
 from tilewright.kernels.regions import Region
-from tilewright.kernels.row import Row, attach_units, counting, decode, groups
-from tilewright.kernels.statement import Statement
-from tilewright.kernels.sums import declare, finish, meet
-from tilewright.kernels.text import Scope
+from tilewright.kernels.schedule import join, number, reorder, split, vectorize
+from tilewright.kernels.staging import accumulate, block, keep
+from tilewright.kernels.statement import State, Statement
+from tilewright.kernels.sums import sum_type
 
 LANES = 32  # accumulators of a reduction along a row
+TILES = (1024, 512, 256, 128, 64)  # accumulators of a unit across rows
+ENOUGH = 16  # units for all threads
 
 
-def print_region(
-    printer: Printer, region: Region, targets: dict[str, Memory], root: Scope
-) -> tuple[int, list[str]]:
-    """Print one region into the kernel's body; returns how many equal units of work it has, and
-    the lines of its loop nest, if it has one."""
+def schedule_region(nest: LoopNest, region: Region) -> LoopNest:
+    """Return the schedule of a region's plain loops."""
     if not region.columns:
-        nest = schedule_pointwise(canonical_nest(printer.body, region), region)
-        return print_nest(printer, nest, targets, root), list(show_items(nest))
-    printer.enter(dict(region.extents))
-    row = Row(printer, region, targets)
-    if region.lane:
-        return print_side_by_side(row, root), []
-    return _along(row, root), []
+        return schedule_pointwise(nest, region)
+    return schedule_columns(nest, region) if region.lane else schedule_rows(nest, region)
 
 
-def _along(row: Row, root: Scope) -> int:
-    rows = [(name, row.extents[name]) for name in row.region.rows]
-    count = volume([extent for _, extent in rows])
-    unit = root.inner(*row.region.rows)
-    unit.pinned = not rows  # a reduction of everything is no loop's: only its place says when
-    decode(unit, rows, 1)
-    last = max(row.region.depths)
-    for depth in range(last + 1):
-        _row_statements(row, depth, unit)
-        for group in groups(row, depth):
-            _nest(row, group, depth, unit)
-        for statement in row.phase(depth):
-            if statement.is_reduction:
-                finish(row, row.sums[statement.name], unit)
-    unit.block.lines[:0] = row.buffers
-    attach_units(root, unit, count)
-    return count
+def schedule_rows(nest: LoopNest, region: Region) -> LoopNest:
+    """Run each row in phases over its columns.
+
+    ::
+
+        for r0 in 0..6:              -->    parallel r0 in 0..6:
+          for c0 in 0..96:                    sums s0[32]: f64 of v0
+            v0(r0, c0)                        for b0 in 0..96 by 32:
+        for r0 in 0..6:                         lanes l0 in 0..32:
+          for c0 in 0..96:                        let c0 = b0 + l0
+            v1(r0, c0)                            v0(r0, c0) into s0[l0]
+                                              v0[r0] from s0
+                                              lanes c0 in 0..96:
+                                                v1(r0, c0)
+    """
+    for name in region.rows:
+        nest = join(nest, name)
+    nest = shared(nest, list(region.rows))
+    around = _outermost(nest)
+    kept: dict[Read, int] = {}
+    for at, group in enumerate(phases(region)):
+        columns = columns_of(region, group[0])
+        of = [statement.name for statement in group]
+        for name in columns:
+            nest = join(nest, name, of=of)
+        if columns:
+            nest = _side_by_side(nest, region, group, at, around)
+            nest = _with_kept(nest, region, group, kept, around)
+    return nest
 
 
-def _row_statements(row: Row, depth: int, unit: Scope) -> None:
-    """Print the results that have no columns."""
-    for statement in row.phase(depth):
-        if not statement.is_reduction and not row.columns(statement):
-            row.stored_here.add(store(row.printer, statement, row.targets, unit))
+def _outermost(nest: LoopNest) -> str:
+    (outer,) = nest.items
+    assert isinstance(outer, Loop), "a nest is shared by one loop"
+    return outer.name
 
 
-def _nest(row: Row, group: list[Statement], depth: int, unit: Scope) -> None:
-    """Print one nest over columns, and the accumulators that it fills."""
-    columns = row.columns(group[0])
+def _side_by_side(
+    nest: LoopNest, region: Region, group: list[Statement], at: int, around: str
+) -> LoopNest:
+    """Run the innermost column of a group in lanes, each with accumulators of its own."""
+    extents, columns = dict(region.extents), columns_of(region, group[0])
+    of = [statement.name for statement in group]
     sums = [statement for statement in group if statement.is_reduction]
-    inner = columns[-1] if columns else ""
-    length = row.extents[inner] if inner else 1
-    lanes = 1
-    if sums and not any(statement.formula.op in BEST for statement in sums):
-        usual = nominal(length)
+    inner, lanes, slot = columns[-1], 1, Const(0)
+    if not sums:
+        return vectorize(nest, inner, of=of)
+    if not any(statement.formula.op in BEST for statement in sums):
+        usual = nominal(extents[inner])
         lanes = LANES if usual >= 2 * LANES else 16 if usual >= 16 else 1
-    count = volume([row.extents[name] for name in columns]) // lanes
+    count = volume([extents[name] for name in columns]) // lanes
+    lane: Expr = slot
+    if lanes > 1:
+        nest = block(nest, inner, lanes, f"b{at}", f"l{at}", of=of)
+        lane = Sym(f"l{at}")
     for statement in sums:
-        declare(row, statement, lanes, count, unit)
-    scopes = [unit]
-    for name in columns[:-1]:
-        scopes.append(scopes[-1].inner(name))
-    _innermost(row, group, depth, scopes[-1], inner, length, lanes)
-    for at in range(len(scopes) - 1, 0, -1):
-        name = columns[at - 1]
-        scopes[at - 1].attach(scopes[at], counting(name, "0", str(row.extents[name])))
-    row.kept.update(row.pending)
-    row.pending.clear()
-    row.stored_here.clear()
+        made = _sums(nest, statement, lanes, count)
+        nest = accumulate(nest, statement.name, made, around, lane)
+    return vectorize(nest, f"l{at}", of=of) if lanes > 1 else nest
 
 
-def _innermost(
-    row: Row, group: list[Statement], depth: int, outer: Scope, inner: str, length: int, lanes: int
-) -> None:
-    """Print the innermost loop: plain, or in blocks of lanes and the rest of them."""
-    if not inner:
-        row.slot = "0"
-        _body(row, group, depth, outer)
-        return
-    if lanes == 1:
-        row.slot = "0"
-        body = outer.inner(inner)
-        _body(row, group, depth, body)
-        outer.add("#pragma GCC ivdep")
-        outer.attach(body, counting(inner, "0", str(length)))
-        return
-    row.slot = "l"
-    whole = length - length % lanes
-    block = outer.inner()
-    body = block.inner(inner)
-    body.add(f"const long {inner} = b + l;")
-    _body(row, group, depth, body)
-    block.add("#pragma GCC ivdep")
-    block.attach(body, counting("l", "0", str(lanes)))
-    outer.attach(block, f"for (long b = 0; b < {whole}; b += {lanes})")
-    if not divides(lanes, length):
-        body = outer.inner(inner)
-        body.add(f"const long {inner} = {whole} + l;")
-        _body(row, group, depth, body)
-        outer.add("#pragma GCC ivdep")
-        outer.attach(body, counting("l", "0", str(length % lanes)))
+def _sums(nest: LoopNest, statement: Statement, length: int, count: int) -> Sums:
+    dtype = sum_type(nest.body, statement.formula, count)
+    return Sums(f"s{statement.name[1:]}", statement.name, length, dtype)
 
 
-def _body(row: Row, group: list[Statement], depth: int, scope: Scope) -> None:
-    """Print what one iteration of a nest does."""
-    scope.known.update(row.kept)
-    meet(row, group, scope)
-    keep(row, depth, scope)
+def _with_kept(
+    nest: LoopNest, region: Region, group: list[Statement], kept: dict[Read, int], around: str
+) -> LoopNest:
+    """Keep what later phases need of this one, and is dear; `kept`: bytes of buffers by value."""
+    state = State(nest.body)
+    state.extents = dict(region.extents)
+    state.statements = {statement.name: statement for statement in region.statements}
+    depths = dict(zip(region.statements, region.depths, strict=True))
+    columns = columns_of(region, group[0])
+    later = [one for one in region.statements if depths[one] > depths[group[0]]]
+    loops = frozenset((*region.rows, *columns))
+    stored = {element_of(state, one) for one in group if not one.is_reduction}
+    of = [statement.name for statement in group]
+    length = greatest_of(volume([state.extents[name] for name in columns]))
+    for read in wanted_later(state, group, later, loops, kept.keys()):
+        if read in stored:
+            nest, kept[read] = keep(nest, read, None, Const(0), of, around), 0
+            continue
+        taken = length * nest.body.type(read.tensor).dtype.compute.bytes
+        if sum(kept.values()) + taken <= KEEP_BYTES:
+            buffer = Buffer(f"k{read.tensor[1:]}", read.tensor, length)
+            place = _position(columns, state.extents)
+            nest, kept[read] = keep(nest, read, buffer, place, of, around), taken
+    return nest
+
+
+def _position(columns: tuple[str, ...], extents: dict[str, int]) -> Expr:
+    """Return a column's place in a row buffer."""
+    total: Expr = Const(0)
+    for name in columns:
+        total = Call("add", (Call("mul", (total, Const(extents[name]))), Sym(name)))
+    return algebra.simplify(total, extents)
+
+
+def schedule_columns(nest: LoopNest, region: Region) -> LoopNest:
+    """Run a tile of rows innermost, each with its accumulator.
+
+    ::
+
+        for r0 in 0..640:            -->    parallel t in 0..10:
+          for c0 in 0..96:                    let m = t * 64
+            v0(r0, c0)                        sums s0[64]: f64 of v0
+                                              for c0 in 0..96:
+                                                lanes r0 in m..m + 64:
+                                                  v0(r0, c0) into s0[r0-m]
+                                              lanes r0 in m..m + 64:
+                                                v0[r0] from s0[r0-m]
+    """
+    lane, extents = region.lane, dict(region.extents)
+    others = [name for name in region.rows if name != lane]
+    units = volume([extents[name] for name in others])
+    tile = min(_tile(nominal(units), nominal(extents[lane])), greatest_of(extents[lane]))
+    nest = _in_tiles(nest, region, others, tile)
+    for group in phases(region):
+        columns = columns_of(region, group[0])
+        of = [statement.name for statement in group]
+        for name in (*columns, lane) if columns else ():
+            nest = join(nest, name, of=of)
+        count = volume([extents[name] for name in columns])
+        for statement in group:
+            if statement.is_reduction:
+                nest = _row_each(nest, region, statement, tile, count)
+    return vectorize(nest, lane)
+
+
+def _in_tiles(nest: LoopNest, region: Region, others: list[str], tile: int) -> LoopNest:
+    """Put a tile of the lane's rows innermost, and let threads share the tiles."""
+    for name in region.rows[region.rows.index(region.lane) + 1 :]:
+        nest = reorder(nest, region.lane, name)
+    nest = split(nest, region.lane, tile, "m")
+    for name in region.columns:
+        nest = reorder(nest, region.lane, name)
+    for name in (*others, "m"):
+        nest = join(nest, name)
+    return shared(number(nest, "m", "t"), [*others, "t"])
+
+
+def _row_each(
+    nest: LoopNest, region: Region, statement: Statement, tile: int, count: int
+) -> LoopNest:
+    """Give each row of a tile an accumulator; keep what comes out for the loops that read it."""
+    slot, around = Call("sub", (Sym(region.lane), Sym("m"))), _outermost(nest)
+    made = _sums(nest, statement, tile, count)
+    nest = accumulate(nest, statement.name, made, around, slot, region.lane)
+    if statement.name not in region.read_again:
+        return nest
+    state = State(nest.body)
+    state.extents = dict(region.extents)
+    buffer = Buffer(f"k{statement.name[1:]}", statement.name, tile)
+    read = element_of(state, statement)
+    return keep(nest, read, buffer, slot, [statement.name], around)
+
+
+def _tile(units: int, length: int) -> int:
+    """Return how many rows go side by side: memory is read in long runs, if units are enough."""
+    wide = (tile for tile in TILES if units * -(-length // tile) >= ENOUGH)
+    return next(wide, TILES[-1])

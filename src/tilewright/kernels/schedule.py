@@ -7,20 +7,37 @@ would meet, or meet in another order.
 This module does not know which rewrites make a kernel fast.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
 from tilewright.base import algebra
 from tilewright.base.errors import LoopError
-from tilewright.base.expr import Call, Const, Expr, Sym, names
+from tilewright.base.expr import Call, Const, Expr, Sym, names, substitute
 from tilewright.base.sizes import same
 from tilewright.base.syntax import show as show_expr
-from tilewright.kernels.loops import Item, Kind, Let, Loop, LoopNest, named, ranges, walk
+from tilewright.kernels.loops import (
+    Item,
+    Kind,
+    Let,
+    Loop,
+    LoopNest,
+    named,
+    ranges,
+    used_names,
+    walk,
+)
 from tilewright.kernels.loops_check import accesses, meeting
+from tilewright.kernels.rewriting import (
+    begins_at_zero,
+    count_of,
+    only,
+    rewritten,
+    step_by_one,
+    unused,
+)
 
 LONGEST = 2**62  # iterations of a loop of which nothing is known
-Rewrite = Callable[[Loop], tuple[Item, ...]]
 
 
 def split(nest: LoopNest, name: str, by: int, outer: str) -> LoopNest:
@@ -38,14 +55,14 @@ def split(nest: LoopNest, name: str, by: int, outer: str) -> LoopNest:
         )
 
     def new(loop: Loop) -> tuple[Item, ...]:
-        _step_by_one(loop, "split")
+        step_by_one(loop, "split")
         end: Expr = Call("add", (Sym(outer), Const(by)))
         if not _divides(by, loop.low, loop.high):
             end = Call("min", (end, loop.high))
         inner = replace(loop, low=Sym(outer), high=end)
         return (Loop(outer, loop.low, loop.high, (inner,), "serial", by),)
 
-    return _rewritten(nest, name, new, outer)
+    return rewritten(nest, name, new, outer)
 
 
 def cut(nest: LoopNest, name: str, pieces: int, outer: str) -> LoopNest:
@@ -59,8 +76,8 @@ def cut(nest: LoopNest, name: str, pieces: int, outer: str) -> LoopNest:
     """
 
     def new(loop: Loop) -> tuple[Item, ...]:
-        _step_by_one(loop, "cut")
-        _begins_at_zero(loop, "cut")
+        step_by_one(loop, "cut")
+        begins_at_zero(loop, "cut")
 
         def end(piece: Expr) -> Expr:
             return Call("floordiv", (Call("mul", (loop.high, piece)), Const(pieces)))
@@ -69,7 +86,7 @@ def cut(nest: LoopNest, name: str, pieces: int, outer: str) -> LoopNest:
         inner = replace(loop, low=end(Sym(outer)), high=end(after))
         return (Loop(outer, Const(0), Const(pieces), (inner,)),)
 
-    return _rewritten(nest, name, new, outer)
+    return rewritten(nest, name, new, outer)
 
 
 def divide(nest: LoopNest, name: str, at: Sequence[int]) -> LoopNest:
@@ -84,7 +101,7 @@ def divide(nest: LoopNest, name: str, at: Sequence[int]) -> LoopNest:
     """
 
     def new(loop: Loop) -> tuple[Item, ...]:
-        _step_by_one(loop, "divide")
+        step_by_one(loop, "divide")
         lows, highs = [loop.low], []
         for place in at:
             lows.append(_chosen("max", loop.low, place))
@@ -92,7 +109,7 @@ def divide(nest: LoopNest, name: str, at: Sequence[int]) -> LoopNest:
         pieces = zip(lows, [*highs, loop.high], strict=True)
         return tuple(replace(loop, low=low, high=high) for low, high in pieces)
 
-    return _rewritten(nest, name, new)
+    return rewritten(nest, name, new)
 
 
 def fuse(nest: LoopNest, outer: str, inner: str, into: str) -> LoopNest:
@@ -109,8 +126,8 @@ def fuse(nest: LoopNest, outer: str, inner: str, into: str) -> LoopNest:
     def new(first: Loop) -> tuple[Item, ...]:
         second = _only_loop(first, inner, "fuse")
         for loop in (first, second):
-            _begins_at_zero(loop, "fuse")
-        counts = [_count(loop) for loop in (first, second)]
+            begins_at_zero(loop, "fuse")
+        counts = [count_of(loop) for loop in (first, second)]
         u, size = Sym(into), Const(counts[1])
         places: list[Expr] = [Call("floordiv", (u, size)), Call("mod", (u, size))]
         if same(counts[0], 1):
@@ -121,9 +138,11 @@ def fuse(nest: LoopNest, outer: str, inner: str, into: str) -> LoopNest:
             Let(loop.name, place if loop.step == 1 else Call("mul", (place, Const(loop.step))))
             for loop, place in zip((first, second), places, strict=True)
         ]
-        return (Loop(into, Const(0), Const(counts[0] * counts[1]), (*lets, *second.items)),)
+        total = counts[0] * counts[1]
+        items = _defined(lets[0], _defined(lets[1], second.items, {into: total}), {into: total})
+        return (Loop(into, Const(0), Const(total), items),)
 
-    return _rewritten(nest, outer, new, into)
+    return rewritten(nest, outer, new, into)
 
 
 def number(nest: LoopNest, name: str, into: str) -> LoopNest:
@@ -137,11 +156,11 @@ def number(nest: LoopNest, name: str, into: str) -> LoopNest:
     """
 
     def new(loop: Loop) -> tuple[Item, ...]:
-        _begins_at_zero(loop, "number")
+        begins_at_zero(loop, "number")
         let = Let(name, Call("mul", (Sym(into), Const(loop.step))))
-        return (Loop(into, Const(0), Const(_count(loop)), (let, *loop.items), loop.kind),)
+        return (Loop(into, Const(0), Const(count_of(loop)), (let, *loop.items), loop.kind),)
 
-    return _rewritten(nest, name, new, into)
+    return rewritten(nest, name, new, into)
 
 
 def reorder(nest: LoopNest, outer: str, inner: str) -> LoopNest:
@@ -153,12 +172,17 @@ def reorder(nest: LoopNest, outer: str, inner: str) -> LoopNest:
           for b in 0..10:               for a in 0..6:
             S(a, b)                       S(a, b)
 
-    No element may take terms of both loops: it would meet them in another order.
+    No element may take terms of both loops: it would meet them in another order.  Loops of the name
+    that do not hold the other one stay.
     """
 
     known = ranges(nest.items)
 
+    holding = [one for one in named(nest, outer) if _holds(one, inner)] or named(nest, outer)
+
     def new(first: Loop) -> tuple[Item, ...]:
+        if not any(one is first for one in holding):
+            return (first,)
         second = _only_loop(first, inner, "reorder")
         for access in accesses(nest):
             if not any(a is first and b is second for a, b in pairwise(access.path)):
@@ -172,11 +196,12 @@ def reorder(nest: LoopNest, outer: str, inner: str) -> LoopNest:
                 )
         return (replace(second, items=(replace(first, items=second.items),)),)
 
-    return _rewritten(nest, outer, new)
+    return rewritten(nest, outer, new)
 
 
-def join(nest: LoopNest, name: str) -> LoopNest:
-    """Make one loop of neighbours of that name and the same range.
+def join(nest: LoopNest, name: str, *, of: Collection[str] = ()) -> LoopNest:
+    """Make one loop of neighbours of that name and the same range; `of`: of those that compute
+    nothing but these formulas.
 
     ::
 
@@ -187,7 +212,7 @@ def join(nest: LoopNest, name: str) -> LoopNest:
 
     No iteration of a later one may read what another iteration of an earlier one makes.
     """
-    made = replace(nest, items=_joined(nest.items, name))
+    made = replace(nest, items=_joined(nest.items, name, of))
     for loop in named(made, name):
         why = meeting(made, loop, reading=True)
         if why:
@@ -209,11 +234,13 @@ def parallel(nest: LoopNest, name: str) -> LoopNest:
 
     No two iterations may touch the same element, if one of them writes it.
     """
-    return _apart(nest, name, "parallel", 1)
+    return _apart(nest, name, "parallel", 1, ())
 
 
-def vectorize(nest: LoopNest, name: str, *, least: int = 1) -> LoopNest:
+def vectorize(nest: LoopNest, name: str, *, least: int = 1, of: Collection[str] = ()) -> LoopNest:
     """Run a loop's iterations side by side, in lanes; loops that have less than `least` stay.
+
+    of: the formulas of the loops that are meant, where not all of the name are.
 
     ::
 
@@ -222,7 +249,7 @@ def vectorize(nest: LoopNest, name: str, *, least: int = 1) -> LoopNest:
 
     No two iterations may touch the same element, if one of them writes it.
     """
-    return _apart(nest, name, "lanes", least)
+    return _apart(nest, name, "lanes", least, of)
 
 
 def once(nest: LoopNest, name: str) -> LoopNest:
@@ -233,52 +260,26 @@ def once(nest: LoopNest, name: str) -> LoopNest:
         S()                    -->    for u in 0..1:
                                         S()
     """
-    _unused(nest, name)
+    unused(nest, name)
     return replace(nest, items=(Loop(name, Const(0), Const(1), nest.items),))
 
 
 # ----------------------------------------------------------------------------------- how, and when
 
 
-def _rewritten(nest: LoopNest, name: str, new: Rewrite, *defined: str) -> LoopNest:
-    """Put what `new` makes of a loop in the place of every loop of that name."""
-    for other in defined:
-        _unused(nest, other)
-    if not named(nest, name):
-        raise LoopError(
-            f"there is no loop {name}",
-            expected=", ".join(
-                dict.fromkeys(i.name for i in walk(nest.items) if isinstance(i, Loop))
-            ),
-            found=name,
-        )
-    return replace(nest, items=_replaced(nest.items, name, new))
-
-
-def _unused(nest: LoopNest, name: str) -> None:
-    if any(isinstance(item, Loop | Let) and item.name == name for item in walk(nest.items)):
-        raise LoopError(f"there is a {name} already", expected="a name of its own", found=name)
-
-
-def _replaced(items: tuple[Item, ...], name: str, new: Rewrite) -> tuple[Item, ...]:
-    made: list[Item] = []
-    for item in items:
-        if isinstance(item, Loop) and item.name == name:
-            made += new(item)
-        elif isinstance(item, Loop):
-            made.append(replace(item, items=_replaced(item.items, name, new)))
-        else:
-            made.append(item)
-    return tuple(made)
-
-
-def _joined(items: tuple[Item, ...], name: str) -> tuple[Item, ...]:
+def _joined(items: tuple[Item, ...], name: str, of: Collection[str]) -> tuple[Item, ...]:
     made: list[Item] = []
     for item in items:
         if isinstance(item, Loop) and item.name != name:
-            item = replace(item, items=_joined(item.items, name))
+            item = replace(item, items=_joined(item.items, name, of))
         before = made[-1] if made else None
-        if isinstance(item, Loop) and isinstance(before, Loop) and before.name == item.name == name:
+        if (
+            isinstance(item, Loop)
+            and isinstance(before, Loop)
+            and before.name == item.name == name
+            and only(of, before)
+            and only(of, item)
+        ):
             if replace(before, items=()) != replace(item, items=()):
                 raise LoopError(
                     f"loops of {name} cannot be joined",
@@ -300,11 +301,11 @@ def _joined(items: tuple[Item, ...], name: str) -> tuple[Item, ...]:
     return tuple(made)
 
 
-def _apart(nest: LoopNest, name: str, kind: Kind, least: int) -> LoopNest:
+def _apart(nest: LoopNest, name: str, kind: Kind, least: int, of: Collection[str]) -> LoopNest:
     known = ranges(nest.items)
 
     def new(loop: Loop) -> tuple[Item, ...]:
-        if _most(loop, known) < least:
+        if _most(loop, known) < least or not only(of, loop):
             return (loop,)
         if loop.kind != "serial":
             raise LoopError(
@@ -319,7 +320,7 @@ def _apart(nest: LoopNest, name: str, kind: Kind, least: int) -> LoopNest:
             )
         return (replace(loop, kind=kind),)
 
-    return _rewritten(nest, name, new)
+    return rewritten(nest, name, new)
 
 
 def _most(loop: Loop, known: Mapping[str, int]) -> int:
@@ -348,27 +349,22 @@ def _only_loop(outer: Loop, name: str, verb: str) -> Loop:
     return inner
 
 
-def _step_by_one(loop: Loop, verb: str) -> None:
-    if loop.step != 1 or loop.kind != "serial":
-        raise LoopError(
-            f"{verb} needs {loop.name} to be a plain loop in steps of 1",
-            expected="a loop that is not yet cut",
-            found=f"{loop.kind}, by {loop.step}",
-        )
+def _defined(let: Let, items: tuple[Item, ...], extents: Mapping[str, int]) -> tuple[Item, ...]:
+    """Put a definition before items: into those that they begin with, and as a line of its own
+    where others use it."""
+    made: list[Item] = []
+    for at, item in enumerate(items):
+        if not isinstance(item, Let):
+            made += items[at:]
+            break
+        value = substitute(item.value, {let.name: let.value})
+        made.append(Let(item.name, algebra.simplify(value, extents)))
+    used = any(let.name in used_names(item) for item in walk(made))
+    return (let, *made) if used else tuple(made)
 
 
-def _begins_at_zero(loop: Loop, verb: str) -> None:
-    if loop.low != Const(0) or not isinstance(loop.high, Const):
-        raise LoopError(
-            f"{verb} needs {loop.name} to begin at 0 and to end at a number",
-            expected="0..extent",
-            found=f"{show_expr(loop.low)}..{show_expr(loop.high)}",
-        )
-
-
-def _count(loop: Loop) -> int:
-    assert isinstance(loop.high, Const) and isinstance(loop.high.value, int), "checked before"
-    return -(-loop.high.value // loop.step)
+def _holds(outer: Loop, name: str) -> bool:
+    return any(isinstance(item, Loop) and item.name == name for item in outer.items)
 
 
 def _divides(by: int, low: Expr, high: Expr) -> bool:

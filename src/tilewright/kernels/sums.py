@@ -1,55 +1,80 @@
-"""Reductions inside a region: their accumulators, the taking of terms, and what comes out.
+"""Reductions in a nest: their accumulators, the taking of terms, and what comes out.
 
 The idea: a reduction has as many accumulators as elements are taken side by side, each of which
-meets its terms in order; long sums are formed in double.  `row.slot` says which one is meant.
+meets its terms in order; long sums are formed in double.
 
 This module does not know loops.
 """
 
-from tilewright.base.dtypes import BOOL, F32, F64
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tilewright.base.dtypes import BOOL, F32, F64, DType
 from tilewright.base.expr import Expr, Read
 from tilewright.base.sizes import greatest_of
+from tilewright.graph.ir import Formula
+from tilewright.kernels.body import Body
 from tilewright.kernels.conversion import convert, rounded
+from tilewright.kernels.expression import Printer
 from tilewright.kernels.functions import apply
-from tilewright.kernels.loops_c import store, write
 from tilewright.kernels.reduce import BEST, accumulator, combined, identity, needs_mark, wins
-from tilewright.kernels.row import Row, Sum, counting
 from tilewright.kernels.statement import Statement
 from tilewright.kernels.text import COMPARE, SUM, UNARY, Scope, Term, c_type
 
 LONG_SUM = 64  # terms that one accumulator takes before it is made a double
 
 
-def declare(row: Row, statement: Statement, lanes: int, count: int, scope: Scope) -> None:
-    """Declare the accumulators of a reduction, and remember them; `count` terms go into each."""
-    formula, printer = statement.formula, row.printer
-    dtype = accumulator(formula, printer.type_of(formula.value))
-    if dtype == F32 and formula.op == "+=" and greatest_of(count) > LONG_SUM:
-        dtype = F64
-    always = not _present(row, statement)
-    name = printer.fresh("s")
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The accumulators of a reduction in C: arrays of so many elements.
+
+    mark: the array that notes whether a term came ("" where one always does).  at: the array of
+    the indices that `argmax=` keeps.
+    """
+
+    statement: Statement
+    name: str
+    dtype: DType
+    mark: str
+    at: str
+    length: int
+
+
+def sum_type(body: Body, formula: Formula, count: int) -> DType:
+    """Return the type of accumulators that take `count` terms each."""
+    dtype = accumulator(formula, Printer(body, {}).type_of(formula.value))
+    long = dtype == F32 and formula.op == "+=" and greatest_of(count) > LONG_SUM
+    return F64 if long else dtype
+
+
+def declare(
+    printer: Printer, statement: Statement, name: str, length: int, dtype: DType, scope: Scope
+) -> Held:
+    """Declare the accumulators of a reduction."""
+    formula = statement.formula
+    always = not _present(printer, statement)
     from_operand = isinstance(formula.fill, Read) and formula.op not in BEST
     mark = f"{name}_has" if not from_operand and needs_mark(formula, always=always) else ""
     at = f"{name}_at" if formula.op in BEST else ""
     if at:
         mark = f"{name}_has"
-    row.sums[statement.name] = Sum(statement, name, dtype, mark, at, lanes)
     start = identity(formula.op, dtype).text
-    scope.add(f"{c_type(dtype)} {name}[{lanes}];")
+    scope.add(f"{c_type(dtype)} {name}[{length}];")
     inits = [f"{name}[l] = {start};"]
     for array, c in ((mark, "int"), (at, "long")):
         if array:
-            scope.add(f"{c} {array}[{lanes}];")
+            scope.add(f"{c} {array}[{length}];")
             inits.append(f"{array}[l] = 0;")
     loop = scope.inner()
     for line in inits:
         loop.add(line)
-    scope.attach(loop, counting("l", "0", str(lanes)))
+    scope.attach(loop, f"for (long l = 0; l < {length}; l++)")
+    return Held(statement, name, dtype, mark, at, length)
 
 
-def _present(row: Row, statement: Statement) -> tuple[Expr, ...]:
+def _present(printer: Printer, statement: Statement) -> tuple[Expr, ...]:
     """Return the conditions under which a term of a reduction is present."""
-    formula, printer = statement.formula, row.printer
+    formula = statement.formula
     value = statement.bound(formula.value)
     parts: list[Expr] = []
     if formula.where is not None:
@@ -61,20 +86,10 @@ def _present(row: Row, statement: Statement) -> tuple[Expr, ...]:
     return printer.open_conditions(parts)
 
 
-def meet(row: Row, group: list[Statement], scope: Scope) -> None:
-    """Print one iteration of a nest: terms into their accumulators, results into memory."""
-    for statement in group:
-        if statement.is_reduction:
-            take(row, row.sums[statement.name], scope)
-        else:
-            row.stored_here.add(store(row.printer, statement, row.targets, scope))
-
-
-def take(row: Row, sum_: Sum, scope: Scope) -> None:
-    """Print the taking of one term into its accumulator."""
-    printer, formula = row.printer, sum_.statement.formula
-    bound = sum_.statement.bound
-    present = _present(row, sum_.statement)
+def take(printer: Printer, statement: Statement, held: Held, slot: str, scope: Scope) -> None:
+    """Print the taking of one term into its accumulator, the one at `slot`."""
+    formula, bound = statement.formula, statement.bound
+    present = _present(printer, statement)
     faults = [
         fault
         for part in (formula.where, formula.value, formula.at)
@@ -86,70 +101,70 @@ def take(row: Row, sum_: Sum, scope: Scope) -> None:
     condition = convert(printer.conjunction(present, scope), BOOL)
     value = printer.repeated(bound(formula.value), scope)
     base = accumulator(formula, printer.type_of(formula.value))
-    term = convert(convert(value, base), sum_.dtype)
-    into = f"{sum_.name}[{row.slot}]"
+    term = convert(convert(value, base), held.dtype)
+    into = f"{held.name}[{slot}]"
     if formula.op in BEST:
-        _take_best(row, sum_, condition, term, scope)
+        _take_best(printer, statement, held, slot, (condition, term), scope)
         return
     if present:
-        term = apply("select", [condition, term, identity(formula.op, sum_.dtype)], printer.used)
-        if sum_.mark:
-            here = f"{sum_.mark}[{row.slot}]"
+        term = apply("select", [condition, term, identity(formula.op, held.dtype)], printer.used)
+        if held.mark:
+            here = f"{held.mark}[{slot}]"
             scope.add(f"{here} = {here} | {condition.at(SUM)};")
-    text = combined(formula.op, into, term.at(UNARY), sum_.dtype, printer.used)
+    text = combined(formula.op, into, term.at(UNARY), held.dtype, printer.used)
     scope.add(f"{into} = {text};")
 
 
-def _take_best(row: Row, sum_: Sum, condition: Term, term: Term, scope: Scope) -> None:
-    formula, printer = sum_.statement.formula, row.printer
+def _take_best(
+    printer: Printer,
+    statement: Statement,
+    held: Held,
+    slot: str,
+    made: Sequence[Term],
+    scope: Scope,
+) -> None:
+    formula, (condition, term) = statement.formula, made
     assert formula.at is not None, f"{formula.op} says what index to keep"
     name = printer.fresh("t")
-    scope.add(f"const {c_type(sum_.dtype)} {name} = {term.text};")
-    mark = convert(
-        printer.value(sum_.statement.bound(formula.at), scope), formula.type.dtype.compute
-    )
-    best = f"{sum_.name}[{row.slot}]"
-    better = wins(formula.op, name, best, sum_.dtype)
+    scope.add(f"const {c_type(held.dtype)} {name} = {term.text};")
+    index = printer.value(statement.bound(formula.at), scope)
+    mark = convert(index, formula.type.dtype.compute)
+    best = f"{held.name}[{slot}]"
+    better = wins(formula.op, name, best, held.dtype)
     inner = scope.inner()
     inner.add(f"{best} = {name};")
-    inner.add(f"{sum_.at}[{row.slot}] = {mark.text};")
-    inner.add(f"{sum_.mark}[{row.slot}] = 1;")
-    scope.attach(inner, f"if ({condition.at(COMPARE)} && (!{sum_.mark}[{row.slot}] || ({better})))")
+    inner.add(f"{held.at}[{slot}] = {mark.text};")
+    inner.add(f"{held.mark}[{slot}] = 1;")
+    scope.attach(inner, f"if ({condition.at(COMPARE)} && (!{held.mark}[{slot}] || ({better})))")
 
 
-def finish(row: Row, sum_: Sum, unit: Scope) -> None:
-    """Combine the lanes pairwise; the result is a variable of the row, stored if an output."""
-    printer, formula = row.printer, sum_.statement.formula
-    if sum_.lanes > 1:
-        halves = unit.inner()
-        for array, op, dtype in ((sum_.name, formula.op, sum_.dtype), (sum_.mark, "any=", BOOL)):
-            if array:
-                text = combined(op, f"{array}[l]", f"{array}[l + w]", dtype, printer.used)
-                halves.add(f"for (long l = 0; l < w; l++) {array}[l] = {text};")
-        unit.attach(halves, f"for (long w = {sum_.lanes // 2}; w > 0; w /= 2)")
-    read = row.target(sum_.statement)
-    term = result_of(row, sum_, read, "0", unit)
-    made = printer.define(read, term, unit, f"{read.tensor}_")
-    if read.tensor in row.targets:
-        write(printer, read, made, row.targets, unit)
+def halve(printer: Printer, held: Held, scope: Scope) -> None:
+    """Combine all accumulators pairwise; the first one holds what comes out."""
+    halves = scope.inner()
+    op = held.statement.formula.op
+    for array, how, dtype in ((held.name, op, held.dtype), (held.mark, "any=", BOOL)):
+        if array:
+            text = combined(how, f"{array}[l]", f"{array}[l + w]", dtype, printer.used)
+            halves.add(f"for (long l = 0; l < w; l++) {array}[l] = {text};")
+    scope.attach(halves, f"for (long w = {held.length // 2}; w > 0; w /= 2)")
 
 
-def result_of(row: Row, sum_: Sum, read: Read, slot: str, scope: Scope) -> Term:
+def result_of(printer: Printer, held: Held, read: Read, slot: str, scope: Scope) -> Term:
     """Return the term for a finished reduction: with its fill, rounded to its type."""
-    printer, formula = row.printer, sum_.statement.formula
+    formula = held.statement.formula
     type_ = formula.type.dtype
-    term = Term(f"{sum_.name}[{slot}]", sum_.dtype)
-    if sum_.at:
-        term = Term(f"{sum_.at}[{slot}]", type_.compute)
+    term = Term(f"{held.name}[{slot}]", held.dtype)
+    if held.at:
+        term = Term(f"{held.at}[{slot}]", type_.compute)
     fill = formula.fill
     if isinstance(fill, Read):
         fill = Read(fill.tensor, read.index)
     term = convert(term, type_.compute)
-    if isinstance(fill, Read) and not sum_.at:
+    if isinstance(fill, Read) and not held.at:
         before = convert(printer.value(fill, scope), type_.compute)
         text = combined(formula.op, before.at(8), term.at(8), type_.compute, printer.used)
         term = Term(text, type_.compute, 6)
-    elif sum_.mark:
+    elif held.mark:
         before = rounded(printer.value(fill, scope), type_, printer.used)
-        term = apply("select", [Term(f"{sum_.mark}[{slot}]", BOOL), term, before], printer.used)
+        term = apply("select", [Term(f"{held.mark}[{slot}]", BOOL), term, before], printer.used)
     return rounded(term, type_, printer.used)

@@ -1,0 +1,214 @@
+"""Rewrites that bring memory near: blocks of lanes, accumulators, and values kept for later loops.
+
+The idea: as those of `schedule`, each computes the same or says why it does not apply; but for
+`accumulate`, which may change the order of the terms of a sum, as it says.
+
+This module does not know which memory is worth it.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from tilewright.base.errors import LoopError
+from tilewright.base.expr import Call, Const, Expr, Read, Sym, names
+from tilewright.base.sizes import divides
+from tilewright.base.syntax import show as show_expr
+from tilewright.kernels.loops import (
+    Buffer,
+    Do,
+    Fold,
+    Item,
+    Keep,
+    Let,
+    Loop,
+    LoopNest,
+    Sums,
+    named,
+    ranges,
+    walk,
+)
+from tilewright.kernels.loops_check import accesses
+from tilewright.kernels.rewriting import (
+    begins_at_zero,
+    count_of,
+    only,
+    rewritten,
+    step_by_one,
+    unused,
+)
+
+
+def block(
+    nest: LoopNest, name: str, by: int, outer: str, inner: str, *, of: Collection[str] = ()
+) -> LoopNest:
+    """Cut a loop into blocks of exactly `by` iterations, and the rest of them.
+
+    ::
+
+        for c in 0..100:       -->    for b in 0..96 by 32:
+          S(c)                          for l in 0..32:
+                                          let c = b + l
+                                          S(c)
+                                      for l in 0..4:
+                                        let c = 96 + l
+                                        S(c)
+
+    of: the formulas of the loops that are meant, where not all of the name are.
+    """
+
+    def new(loop: Loop) -> tuple[Item, ...]:
+        if not only(of, loop):
+            return (loop,)
+        step_by_one(loop, "block")
+        begins_at_zero(loop, "block")
+        length = count_of(loop)
+        whole = length - length % by
+
+        def lanes(begin: Expr, count: int) -> Loop:
+            let = Let(name, Call("add", (begin, Sym(inner))))
+            return Loop(inner, Const(0), Const(count), (let, *loop.items))
+
+        rest = () if divides(by, length) else (lanes(Const(whole), length % by),)
+        blocks = Loop(outer, Const(0), Const(whole), (lanes(Sym(outer), by),), "serial", by)
+        return (blocks, *rest)
+
+    return rewritten(nest, name, new, outer, inner)
+
+
+def accumulate(
+    nest: LoopNest, formula: str, sums: Sums, around: str, slot: Expr, each: str = ""
+) -> LoopNest:
+    """Take the terms of a reduction into accumulators near, and make the result of them after.
+
+    ::
+
+        for r in 0..6:         -->    for r in 0..6:
+          for b in 0..96 by 32:         sums s0[32]: f64 of v0
+            for l in 0..32:             for b in 0..96 by 32:
+              let c = b + l               for l in 0..32:
+              v0(r, c)                      let c = b + l
+                                            v0(r, c) into s0[l]
+                                        v0[r] from s0
+
+    around: the loop of which each iteration makes one element, of all accumulators pairwise.  Or,
+    with `each`, the loop inside of it of which each iteration makes one, of the accumulator at
+    `slot`.  More than one accumulator of an element changes the order of its terms, and the bits of
+    a sum.
+    """
+    target = _target(nest, formula, around)
+    unused(nest, sums.name)
+
+    def new(loop: Loop) -> tuple[Item, ...]:
+        inside = {i.name for i in walk(loop.items) if isinstance(i, Loop | Let)} - {
+            i.name for i in loop.items if isinstance(i, Let)
+        }
+        varying = frozenset().union(*map(names, target)) & inside
+        if varying - {each}:
+            raise LoopError(
+                f"{formula} cannot be accumulated around {around}",
+                expected=f"one element of {formula} in each iteration",
+                found=f"{show_expr(Read(formula, target))} for each {', '.join(sorted(varying))}",
+            )
+        at = [k for k, item in enumerate(loop.items) if _computes(item, formula)]
+        if not at:
+            return (loop,)
+        made: Item = Fold(formula, target, sums.name, slot if each else None)
+        end = at[-1] + 1
+        if each:
+            within = next(i for i in walk(loop.items) if isinstance(i, Loop) and i.name == each)
+            made = replace(within, items=(made,))
+        else:
+            while end < len(loop.items) and isinstance(loop.items[end], Fold):
+                end += 1
+        middle = _taken(loop.items[at[0] : end], formula, sums.name, slot)
+        return (
+            replace(loop, items=(*loop.items[: at[0]], sums, *middle, made, *loop.items[end:])),
+        )
+
+    return rewritten(nest, around, new)
+
+
+def keep(
+    nest: LoopNest, read: Read, buffer: Buffer | None, place: Expr, of: Collection[str], around: str
+) -> LoopNest:
+    """Keep a value for the loops after those that compute it: in a buffer, or where it is stored.
+
+    ::
+
+        for r in 0..6:         -->    for r in 0..6:
+          for c in 0..100:              buffer k0[100] of v1
+            v2(r, c) into s0[0]         for c in 0..100:
+                                          v2(r, c) into s0[0]
+                                          keep v1[r, c] in k0[c]
+
+    of: the formulas of the loops at whose end it is kept.  around: the loop that the buffer is of.
+    """
+    item = Keep(read, "" if buffer is None else buffer.name, place)
+
+    folded = any(isinstance(i, Fold) and i.formula == read.tensor for i in walk(nest.items))
+
+    def at_end(items: tuple[Item, ...]) -> tuple[Item, ...]:
+        if any(_makes(one, read.tensor, of, folded=folded) for one in items):
+            return (*items, item)
+        return tuple(
+            replace(one, items=at_end(one.items)) if isinstance(one, Loop) else one for one in items
+        )
+
+    def new(loop: Loop) -> tuple[Item, ...]:
+        lets = tuple(one for one in loop.items if isinstance(one, Let))
+        others = tuple(one for one in loop.items if not isinstance(one, Let))
+        declared = () if buffer is None else (buffer,)
+        return (replace(loop, items=(*lets, *declared, *at_end(others))),)
+
+    return rewritten(nest, around, new, *(() if buffer is None else (buffer.name,)))
+
+
+def _target(nest: LoopNest, formula: str, around: str) -> tuple[Expr, ...]:
+    """Return where the terms of a reduction go, if all of an element come in one iteration of the
+    loop."""
+    known = ranges(nest.items)
+    terms = [one for one in accesses(nest) if one.writes and one.element.tensor == formula]
+    spread = {
+        loop.name: one
+        for one in terms
+        for loop in one.path[: 1 + _depth(one.path, around)]
+        if isinstance(loop, Loop) and not one.tells(loop, known)
+    }
+    targets = {one.element.index for one in terms}
+    homes = [loop for loop in named(nest, around) if _computes(loop, formula)]
+    if spread or len(targets) != 1 or len(homes) != 1:
+        raise LoopError(
+            f"{formula} cannot be accumulated around {around}",
+            expected=f"all terms of an element of {formula} in one iteration of one loop {around}",
+            found=f"terms in several iterations of {', '.join(spread)}"
+            if spread
+            else f"{len(homes)} such loops, which go to {len(targets)} places",
+        )
+    return targets.pop()
+
+
+def _depth(path: Sequence[Loop | Let], name: str) -> int:
+    return next((at for at, item in enumerate(path) if item.name == name), len(path))
+
+
+def _taken(items: tuple[Item, ...], formula: str, sums: str, slot: Expr) -> tuple[Item, ...]:
+    """Let the terms of a formula go into accumulators."""
+    made: list[Item] = []
+    for item in items:
+        if isinstance(item, Loop):
+            item = replace(item, items=_taken(item.items, formula, sums, slot))
+        elif isinstance(item, Do) and item.formula == formula:
+            item = replace(item, into=sums, slot=slot)
+        made.append(item)
+    return tuple(made)
+
+
+def _computes(item: Item, formula: str) -> bool:
+    return any(isinstance(one, Do) and one.formula == formula for one in walk((item,)))
+
+
+def _makes(item: Item, name: str, of: Collection[str], *, folded: bool) -> bool:
+    """Say whether an item makes a value: the result of a reduction, or one of the formulas `of`."""
+    if folded:
+        return isinstance(item, Fold) and item.formula == name
+    return isinstance(item, Do) and item.formula in of
