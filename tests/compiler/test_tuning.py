@@ -214,10 +214,12 @@ def ticking() -> Callable[[], float]:
     return lambda: float(next(ticks))
 
 
-def tuned(case: tuple[Callable[..., Tensor], list[Tensor]], store: Store, s: float) -> list[Tuned]:
+def tuned(
+    case: tuple[Callable[..., Tensor], list[Tensor]], store: Store, s: float, *, again: bool = False
+) -> list[Tuned]:
     options = Options()
     found = kernels_of(capture(case[0], *case[1]).graph, options, store)
-    given = {"seconds": s, "clock": ticking(), "tensors": torch.from_numpy}
+    given = {"seconds": s, "clock": ticking(), "tensors": torch.from_numpy, "again": again}
     return list(tune(found, options, store, LIMITS, **given))
 
 
@@ -248,6 +250,7 @@ def test_what_is_known_is_not_measured_again(store: Store) -> None:
     again = tuned(three(), store, 0.0)
     assert [row.measured for row in again] == [row.measured for row in first]
     assert all(row.known for row in again)
+    assert not any(row.known for row in tuned(three(), store, 1e9, again=True))
 
 
 def test_a_tuner_without_time_stops_and_goes_on_later(store: Store) -> None:

@@ -6,8 +6,8 @@ import pytest
 from tests.kernels.test_contraction import product
 from tests.tune.test_measured import HERE
 
-from tilewright.kernels import Product, Tiling
-from tilewright.tune import Candidate, product_candidates, read_tiling, show_tiling
+from tilewright.kernels import Product, Tiling, blocks
+from tilewright.tune import Candidate, product_candidates, read_tiling, show_tiling, worth_trying
 
 PEAK, BANDWIDTH = 9e10, 1e10
 
@@ -61,6 +61,18 @@ def test_more_operations_are_predicted_to_take_longer() -> None:
     # A large product is bound by its sums: never faster than the peak, hardly slower than half.
     floor = 2 * 1024**3 / PEAK / HERE.threads
     assert floor <= usual[-1] <= 2 * floor
+
+
+def test_the_usual_knobs_are_tried_and_none_that_differ_in_little() -> None:
+    one = product((), 1024, 256, 768)
+    found = candidates(one)
+    tried = worth_trying(one, found, 6)
+    assert tried[0] == Tiling()
+    assert len(tried) in (6, 7)
+    apart = {(tiling.depth, blocks(one, tiling)) for tiling in tried[1:]}
+    assert len(apart) == len(tried) - 1
+    refused = {candidate.tiling for candidate in found if candidate.refused}
+    assert refused.isdisjoint(tried)
 
 
 def test_knobs_are_what_their_text_says() -> None:

@@ -172,6 +172,7 @@ def tune(
     seconds: Annotated[
         float, typer.Option(help="In which kernels are measured, about.", min=0)
     ] = 60.0,
+    again: Annotated[bool, typer.Option("--again", help="Measure what is known, too.")] = False,
 ) -> None:
     """Measure the ways to compute a model's kernels; later compilations take the fastest."""
     from tilewright.cli.inspect import Look
@@ -179,7 +180,7 @@ def tune(
 
     look = Look(model, batch, tuple(inputs or ()), train)
     console = Console(highlight=False, soft_wrap=True, emoji=False)
-    if not run_tuner(look, seconds, console):
+    if not run_tuner(look, seconds, console, again=again):
         raise typer.Exit(INTERRUPTED)
 
 

@@ -29,7 +29,7 @@ WHOLE_SECONDS = 5.0
 MOST = 30  # rows that are shown
 
 
-def run_tuner(look: Look, seconds: float, console: Console) -> bool:
+def run_tuner(look: Look, seconds: float, console: Console, *, again: bool) -> bool:
     """Tune a model's kernels and print what came of it; False where the run was interrupted."""
     graph, inputs = graph_and_inputs(look)
     options = Options()
@@ -49,6 +49,7 @@ def run_tuner(look: Look, seconds: float, console: Console) -> bool:
             seconds=seconds,
             clock=time.perf_counter,
             tensors=torch.from_numpy,
+            again=again,
         )
         for row in rows:
             found.append(row)

@@ -34,6 +34,7 @@ from tilewright.kernels import (
     Product,
     Role,
     Tiling,
+    described_product,
     emit_product,
     merged,
 )
@@ -131,7 +132,7 @@ def _chosen(
     }
     asked = Asked(
         product_words(product) + " copied" * len(copied),
-        emit_product(product).recipe.removeprefix("contraction: ").rpartition(",")[0],
+        f"{_order(product)} {described_product(product)}",
         PRODUCT_RECIPE,
         LIBRARY if usual is None else show_tiling(usual),
         (LIBRARY,),
@@ -145,6 +146,13 @@ def _chosen(
     if verdict.choice == LIBRARY:
         return None, verdict.reason
     return read_tiling(verdict.choice) or usual, verdict.reason
+
+
+def _order(product: Product) -> str:
+    """Return "N" or "T" for each operand: whether rows of a, or of b, lie together."""
+    return ("N" if product.terms[-1][1] == 1 else "T") + (
+        "N" if product.columns[-1][1] == 1 else "T"
+    )
 
 
 def product_words(product: Product) -> str:

@@ -34,10 +34,11 @@ from tilewright.tune import (
     product_candidates,
     show_tiling,
     summary,
+    worth_trying,
 )
 
-TRIED = 5
-"""Knobs that are measured of a product, the best by prediction, beside the usual ones."""
+TRIED = 6
+"""Knobs that are measured of a product beside the usual ones, the best by prediction."""
 LEAST_SECONDS = 0.3
 """In which the ways of one kernel are timed, or more."""
 
@@ -91,16 +92,18 @@ def tune(
     seconds: float,
     clock: Clock,
     tensors: Tensors,
+    again: bool = False,
 ) -> Iterator[Tuned]:
     """Measure what the store does not know of these kernels, as many as `seconds` allow, and yield
     each that is known then.
 
-    clock: seconds, of any origin.  tensors: makes the tensors that kernels run on.
+    clock: seconds, of any origin.  tensors: makes the tensors that kernels run on.  again: measures
+    what is known, too.
     """
     begun = clock()
     for at, (asked, count) in enumerate(kernels):
         known = store.get(asked.kernel, asked.recipe)
-        if known is not None and known.timing(asked.default) is not None:
+        if not again and known is not None and known.timing(asked.default) is not None:
             yield Tuned(asked, count, known, judge(known, asked.default), known=True)
             continue
         left = seconds - (clock() - begun)
@@ -126,8 +129,8 @@ def measure(
 ) -> Measured:
     """Time the ways to compute a kernel: the usual one, those that have a name, the best knobs."""
     predicted = {show_tiling(one.tiling): one.predicted for one in candidates}
-    best = [show_tiling(one.tiling) for one in candidates if not one.refused]
-    ways = tuple(dict.fromkeys((asked.default, *asked.ways, *best[:TRIED])))
+    knobs = () if asked.product is None else worth_trying(asked.product, candidates, TRIED)
+    ways = tuple(dict.fromkeys((asked.default, *asked.ways, *map(show_tiling, knobs))))
     toolchain = find_toolchain(options.target)
     runs: dict[str, Callable[[], object]] = {}
     inputs: list[Any] = []

@@ -135,7 +135,7 @@ def emit_product(product: Product, tiling: Tiling = DEFAULT) -> Emitted:
     units = count(product.batch) * down * across
     c = product.dtype.c
     lines = [
-        f"/* {_described(product)} */",
+        f"/* {described_product(product)} */",
         f"extern void {function}(const long *, const long *, const long *, long, long, long, long,",
         f"    const {c} *, const {c} *, {c} *, {c}, long, long, long);",
         "int KERNEL(char **p, long part, long end, long parts)",
@@ -152,7 +152,7 @@ def emit_product(product: Product, tiling: Tiling = DEFAULT) -> Emitted:
         "}",
     ]
     parts = max(1, min(PARTS, units, product.flops // PART_FLOPS))
-    reason = f"contraction: {_described(product)}, {units} block{'s' * (units > 1)}"
+    reason = f"contraction: {described_product(product)}, {units} block{'s' * (units > 1)}"
     return named(lines, parts, product.flops, _bytes(product), reason)
 
 
@@ -238,7 +238,8 @@ def _bytes(product: Product) -> int:
     return count(product.batch) * (m * k + k * n + m * n) * product.dtype.bytes
 
 
-def _described(product: Product) -> str:
+def described_product(product: Product) -> str:
+    """Return a product's extents in words."""
     batch = "".join(f"{extent} x " for extent, *_ in product.batch)
     m, n, k = count(product.rows), count(product.columns), count(product.terms)
     return f"{batch}[{m}, {k}] @ [{k}, {n}] {product.dtype.name}"

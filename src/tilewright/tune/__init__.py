@@ -2,7 +2,13 @@
 
 from tilewright.tune.measured import Measured, Timing, Verdict, judge
 from tilewright.tune.processor import Processor, this_processor
-from tilewright.tune.space import Candidate, product_candidates, read_tiling, show_tiling
+from tilewright.tune.space import (
+    Candidate,
+    product_candidates,
+    read_tiling,
+    show_tiling,
+    worth_trying,
+)
 from tilewright.tune.stopwatch import Clock, compare, summary
 from tilewright.tune.store import Store
 
@@ -21,4 +27,5 @@ __all__ = [
     "show_tiling",
     "summary",
     "this_processor",
+    "worth_trying",
 ]

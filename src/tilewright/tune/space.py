@@ -3,13 +3,14 @@
 The idea: the grid of knobs is small; what caches and registers rule out goes first, each with its
 reason, and a model of what is moved between caches ranks the rest (Low and others, Analytical
 modeling is enough for high-performance BLIS, 2016; its formulas keep a panel in the first cache and
-packed blocks in the second).  The model is right to about a third, so the best few are measured.
+packed blocks in the second).  The model is right to about a third, so the best few are measured, of
+those that differ in what matters most: terms at a time, and blocks.
 
 This module does not know what anything took.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, fields
 
 from tilewright.kernels import KNOB_LIMITS, Product, Tiling, blocks, product_extents
@@ -22,8 +23,10 @@ WIDE = 2
 """Vectors of a tile's row."""
 ROOM_B = 1 << 20
 """Bytes for packed columns."""
-L2_BYTES = 16
+L2_BYTES = 32
 """A cycle brings so many from the second cache, and a quarter of them from the third."""
+EXPOSED = 0.3
+"""The share of this that sums do not hide."""
 BLOCK_SECONDS = 1e-6
 """What a block takes beside its sums."""
 
@@ -50,6 +53,18 @@ def product_candidates(
         seconds = _seconds(product, tiling, processor, peak, bandwidth)
         found.setdefault(_seen(product, tiling, processor), Candidate(tiling, seconds, reason))
     return tuple(sorted(found.values(), key=lambda one: (one.refused, one.predicted)))
+
+
+def worth_trying(
+    product: Product, candidates: Sequence[Candidate], most: int
+) -> tuple[Tiling, ...]:
+    """Return the usual knobs, and the best by prediction: of those that share the terms at a time
+    and the blocks, one."""
+    found: dict[tuple[object, ...], Tiling] = {}
+    for one in candidates:
+        if not one.refused:
+            found.setdefault((one.tiling.depth, blocks(product, one.tiling)), one.tiling)
+    return tuple(dict.fromkeys((Tiling(), *list(found.values())[:most])))
 
 
 def show_tiling(tiling: Tiling) -> str:
@@ -112,8 +127,8 @@ def _refusal(product: Product, tiling: Tiling, processor: Processor) -> str:
 def _seconds(
     product: Product, tiling: Tiling, processor: Processor, peak: float, bandwidth: float
 ) -> float:
-    """Return what a product is predicted to take: its sums, or what the second cache brings for
-    them, whichever takes longer; and what the memory brings."""
+    """Return what a product is predicted to take: its sums, a share of what the second cache brings
+    for them, and what the memory brings."""
     batch, rows, columns, terms = product_extents(product)
     down, across = blocks(product, tiling)
     size, height, width = product.dtype.bytes, ROWS[processor.vector], _panel(product, processor)
@@ -134,7 +149,7 @@ def _seconds(
     read_a = terms * tall * (-(-wide // width) if tiling.tiles > 1 else turns)
     moved = 2 * terms * wide + read_b + read_a + 2 * tall * wide * deep
     memory = (terms * wide + terms * tall * turns + tall * wide) * size / bandwidth
-    return busiest * (max(sums, moved * size / second) + memory + BLOCK_SECONDS)
+    return busiest * (sums + EXPOSED * moved * size / second + memory + BLOCK_SECONDS)
 
 
 def _panel(product: Product, processor: Processor) -> int:
