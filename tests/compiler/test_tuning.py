@@ -10,10 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from numpy.lib.stride_tricks import as_strided
 from torch import Tensor
 
 import tilewright as tw
+from tilewright.autodiff import reverse
 from tilewright.capture import capture
 from tilewright.compiler import Built, Options, build
 from tilewright.compiler.choices import LIBRARY, OWN, Asked
@@ -279,3 +281,50 @@ def test_a_stopped_tuner_keeps_what_it_measured(store: Store) -> None:
     known = [store.get(one.kernel, one.recipe) for one, _ in kernels_]
     assert known[0] is not None
     assert known[-1] is None
+
+
+# -------------------------------------------------------------------------------------- attention
+
+
+@pytest.mark.parametrize("at", range(4))
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_is_computed_in_the_way_that_was_faster(
+    store: Store, causal: bool, at: int
+) -> None:
+    def function(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+    inputs = [torch.randn(2, 3, 200, 16) for _ in range(3)]
+    (asked,) = kernels(function, inputs, store)
+    assert asked.ways == ("queries=128", "queries=64", "queries=32", LIBRARY)
+    assert asked.default == "queries=128"  # two of them for each of six heads: enough for threads
+    timings = [Timing(way, 0.3, 0.3, 0.3, 9) for way in asked.ways]
+    timings[at] = Timing(asked.ways[at], 0.2, 0.2, 0.2, 9)
+    store.put(Measured(store.processor, asked.kernel, asked.recipe, 1, tuple(timings)))
+    built = compiled(function, inputs, store)
+    assert calls(built) == (asked.ways[at] == LIBRARY)
+    assert ("tuned: 1.50x over default" in built.explain()) == (at > 0)
+    if at < 3:
+        assert any(f"* {(128, 64, 32)[at]};" in kernel.text for kernel in built.program.kernels)
+
+
+@pytest.mark.parametrize("way", [OWN, LIBRARY])
+def test_the_gradient_of_attention_is_whose_it_was_measured_to_be(store: Store, way: str) -> None:
+    def function(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    inputs = [torch.randn(2, 3, 64, 16) for _ in range(4)]
+    graph = capture(function, *inputs[:3]).graph
+    joint = reverse(graph, [value.name for value in graph.inputs]).graph
+    found = {asked.default: asked for asked, _ in kernels_of(joint, Options(), store)}
+    asked = found[OWN]
+    timings = (Timing(OWN, 0.3, 0.3, 0.3, 9), Timing(LIBRARY, 0.2, 0.2, 0.2, 9))
+    if way == LIBRARY:
+        store.put(Measured(store.processor, asked.kernel, asked.recipe, 1, timings))
+    built = build(joint, Options(), store)
+    assert calls(built) == (way == LIBRARY)
+    made = built.run(inputs)
+    leaves = [x.double().requires_grad_() for x in inputs[:3]]
+    exact = torch.autograd.grad(function(*leaves), leaves, inputs[3].double())
+    for one, true in zip(made[1:], exact, strict=True):
+        assert torch.allclose(one.double(), true, rtol=1e-4, atol=1e-5)

@@ -17,19 +17,23 @@ from typing import TYPE_CHECKING
 
 from tilewright.base.dtypes import BOOL
 from tilewright.base.expr import Read, Sym
-from tilewright.compiler.library import attention_types, is_large
+from tilewright.compiler.choices import LIBRARY, OWN, Asked, alone
+from tilewright.compiler.library import attention_types, is_large, serve
 from tilewright.graph.ir import Formula, Loop, Node, TensorType
 from tilewright.graph.notation import normal
 from tilewright.graph.total import fixed
 from tilewright.kernels import (
     ATTENTION_DTYPES,
+    ATTENTION_RECIPE,
     Attention,
     Strides,
     attention_source,
+    attention_words,
     cuts,
     emit_attention,
     emit_attention_grad,
     is_narrow,
+    query_blocks,
 )
 from tilewright.program import View
 
@@ -95,6 +99,9 @@ def place_attention(assembly: "Assembly", node: Node) -> bool:
     backward = node.op == "attention_grad"
     reads, writes = _GRADIENT if backward else _FORWARD
     inputs = [assembly.places[value.name] for value in node.inputs]
+    way, why = _chosen(assembly, node, dict(zip(reads[: len(inputs)], inputs, strict=True)))
+    if way == LIBRARY:
+        return False
     outputs = [assembly.place(value) for value in node.outputs]
     lies = dict(zip((*reads[: len(inputs)], *writes), (*inputs, *outputs), strict=True))
     made = _attention(node, lies)
@@ -105,14 +112,50 @@ def place_attention(assembly: "Assembly", node: Node) -> bool:
         outputs[0] = assembly.scratch(f"{dq.name}_parts", type_)
         one = replace(whole, strides=outputs[0].strides[1:])
         made = _attention(node, lies | {"dq": one})
-    kernel = emit_attention_grad(made) if backward else emit_attention(made)
+    kernel = emit_attention_grad(made) if backward else emit_attention(made, _queries_of(way))
     source = attention_source(made.dtype, backward=backward)
     assembly.call(kernel, source, tuple(inputs), tuple(outputs), node.origin)
-    assembly.decide(node, "kernel", f"{kernel.recipe}: {kernel.name}", kernel.flops, kernel.bytes)
+    reason = f"{kernel.recipe}: {kernel.name}" + (f"; {why}" if why else "")
+    assembly.decide(node, "kernel", reason, kernel.flops, kernel.bytes)
     if pieces > 1:
         reason = f"{pieces} parts of the gradient of the queries are summed"
         assembly.launch(_sum(type_, dq.type), outputs[0], whole, reason)
     return True
+
+
+def _chosen(assembly: "Assembly", node: Node, lies: Mapping[str, View]) -> tuple[str, str]:
+    """Return the way to compute a node, and why, as measured if it was.
+
+    lies: the operands.
+    """
+    found, backward = _attention(node, lies), node.op == "attention_grad"
+    blocks = (OWN,) if backward else tuple(f"queries={n}" for n in query_blocks(found))
+    if assembly.depth or assembly.targets:  # a call in a loop would end a region of threads
+        return blocks[0], ""
+    steps = (
+        f"{name} {':'.join(map(str, (*one.lead, one.head, one.row, one.column)))}"
+        for name, one in found.tensors
+    )
+    title = f"attention {attention_words(found, backward=backward)}"
+    call = (LIBRARY,) if serve(node) is not None else ()
+    lying = tuple({v.name: lies[n] for n, v in zip(lies, node.inputs, strict=True)}.items())
+    asked = Asked(
+        f"{title}, {', '.join(steps)}",
+        title,
+        ATTENTION_RECIPE,
+        blocks[0],
+        (*blocks, *call),
+        found.flops(backward=backward),
+        alone(node),
+        lying,
+    )
+    allowed = {*blocks, *(call if assembly.options.library else ())}
+    verdict = assembly.choices.take(asked, lambda way: way in allowed)
+    return verdict.choice, verdict.reason
+
+
+def _queries_of(way: str) -> int:
+    return int(way.removeprefix("queries="))
 
 
 def _attention(node: Node, lies: Mapping[str, View]) -> Attention:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from tilewright.compiler.options import Options
 from tilewright.graph.ir import Graph, Node
-from tilewright.kernels import Product
+from tilewright.kernels import PRODUCT_RECIPE, Product, Tiling, described_product
 from tilewright.program import View
-from tilewright.tune import Store, Verdict, judge, this_processor
+from tilewright.tune import Store, Verdict, judge, show_tiling, this_processor
 
 LIBRARY, OWN = "library", "own"
 
@@ -74,12 +74,13 @@ class Choices:
         )
 
     def told(self) -> tuple[str, ...]:
-        """Return what was measured of kernels that are none of one node, in the words of
-        `explain`: convolutions become several."""
+        """Return what was measured where no decision of one node says it, in the words of
+        `explain`: convolutions become several nodes, calls are as the operator has them."""
         lines = []
         for kernel, verdict in self.verdicts.items():
             asked = self.asked[kernel]
-            if asked.product is None and verdict.reason:
+            whole = asked.lying is None or verdict.choice == LIBRARY
+            if asked.product is None and whole and verdict.reason:
                 by = "the library" if verdict.choice == LIBRARY else "products of ours"
                 lines.append(f"{asked.title}: by {by}; {verdict.reason}")
         return tuple(lines)
@@ -98,3 +99,46 @@ def choices_for(options: Options, store: Store | None = None) -> Choices:
 def alone(node: Node) -> Graph:
     """Return the graph of one node."""
     return Graph("kernel", tuple(dict.fromkeys(node.inputs)), (node,), node.outputs)
+
+
+def ask_product(
+    product: Product,
+    graph: Graph,
+    lying: tuple[tuple[str, View], ...],
+    usual: Tiling | None,
+    *,
+    copies: int,
+) -> Asked:
+    """Return the question what computes a product.
+
+    usual: the knobs of our kernel, None for the library.  copies: how many operands are copied
+    before it, as no strides say where they lie.
+    """
+    first = "N" if product.terms[-1][1] == 1 else "T"
+    second = "N" if product.columns[-1][1] == 1 else "T"
+    return Asked(
+        product_words(product) + " copied" * copies,
+        f"{first}{second} {described_product(product)}",
+        PRODUCT_RECIPE,
+        LIBRARY if usual is None else show_tiling(usual),
+        (LIBRARY,),
+        product.flops,
+        graph,
+        lying,
+        product,
+    )
+
+
+def product_words(product: Product) -> str:
+    """Return what a product computes, and how its operands lie, in words."""
+    named = zip(
+        ("batch", "rows", "columns", "terms"),
+        (product.batch, product.rows, product.columns, product.terms),
+        strict=True,
+    )
+    loops = (
+        f"{name} {','.join(':'.join(map(str, loop)) for loop in role) or '-'}"
+        for name, role in named
+    )
+    scaled = " scaled" if product.scale != 1.0 else ""
+    return f"product {product.dtype.name} {' '.join(loops)}{scaled}"

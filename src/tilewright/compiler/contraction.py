@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from tilewright.base.dtypes import DType
 from tilewright.base.expr import Call, Const, Expr, Read, Sym, substitute
 from tilewright.base.sizes import least_of, same
-from tilewright.compiler.choices import LIBRARY, Asked, alone
+from tilewright.compiler.choices import LIBRARY, alone, ask_product
 from tilewright.compiler.strided import grouped, is_contiguous
 from tilewright.graph.classify import Contraction, classify_contraction
 from tilewright.graph.ir import Formula, Loop, Node, TensorType, Value
@@ -27,19 +27,17 @@ from tilewright.graph.views import place
 from tilewright.kernels import (
     LOOPS,
     PRODUCT_DTYPES,
-    PRODUCT_RECIPE,
     SLICE,
     SPAN,
     Emitted,
     Product,
     Role,
     Tiling,
-    described_product,
     emit_product,
     merged,
 )
 from tilewright.program import KEPT, LibraryCall, View, contiguous, reach, whole
-from tilewright.tune import read_tiling, show_tiling
+from tilewright.tune import read_tiling
 
 if TYPE_CHECKING:
     from tilewright.compiler.assemble import Assembly
@@ -118,56 +116,23 @@ def _chosen(
     """
     if (assembly.depth and usual is not None) or not is_contiguous(views[2]):
         return usual, ""  # in a loop a small product is part of a region that a call would end
-    dtype, sources = node.output.type.dtype, operands_of(node)
     copied = set[str]()
 
     def copy(view: View, index: Sequence[Expr], loops: Sequence[Loop]) -> View:
         copied.add(view.buffer)
         return _row_major(view, index, loops)
 
-    product = as_product(found, dtype, *views, copy, _nowhere).by
+    product = as_product(found, node.output.type.dtype, *views, copy, _nowhere).by
     assert isinstance(product, Product), "it was asked for"
-    lying = {
-        sources[r.tensor].name: v for r, v in zip((found.left, found.right), views, strict=False)
-    }
-    asked = Asked(
-        product_words(product) + " copied" * len(copied),
-        f"{_order(product)} {described_product(product)}",
-        PRODUCT_RECIPE,
-        LIBRARY if usual is None else show_tiling(usual),
-        (LIBRARY,),
-        product.flops,
-        alone(node),
-        tuple(lying.items()),
-        product,
-    )
+    sources = operands_of(node)
+    names = (sources[read.tensor].name for read in (found.left, found.right))
+    lying = tuple(zip(names, views, strict=False))
+    asked = ask_product(product, alone(node), lying, usual, copies=len(copied))
     allowed = assembly.options.library
     verdict = assembly.choices.take(asked, lambda way: allowed or way != LIBRARY)
     if verdict.choice == LIBRARY:
         return None, verdict.reason
     return read_tiling(verdict.choice) or usual, verdict.reason
-
-
-def _order(product: Product) -> str:
-    """Return "N" or "T" for each operand: whether rows of a, or of b, lie together."""
-    return ("N" if product.terms[-1][1] == 1 else "T") + (
-        "N" if product.columns[-1][1] == 1 else "T"
-    )
-
-
-def product_words(product: Product) -> str:
-    """Return what a product computes, and how its operands lie, in words."""
-    named = zip(
-        ("batch", "rows", "columns", "terms"),
-        (product.batch, product.rows, product.columns, product.terms),
-        strict=True,
-    )
-    loops = (
-        f"{name} {','.join(':'.join(map(str, loop)) for loop in role) or '-'}"
-        for name, role in named
-    )
-    scaled = " scaled" if product.scale != 1.0 else ""
-    return f"product {product.dtype.name} {' '.join(loops)}{scaled}"
 
 
 def _add(assembly: "Assembly", node: Node, call: MatrixCall, tiling: Tiling, why: str) -> str:

@@ -8,14 +8,17 @@ This package does not know a compiler, threads, or what a kernel is for.
 """
 
 from tilewright.kernels.attention import DTYPES as ATTENTION_DTYPES
+from tilewright.kernels.attention import RECIPE as ATTENTION_RECIPE
 from tilewright.kernels.attention import (
     Attention,
     Strides,
     attention_source,
+    attention_words,
     cuts,
     emit_attention,
     emit_attention_grad,
     is_narrow,
+    query_blocks,
 )
 from tilewright.kernels.contraction import DTYPES as PRODUCT_DTYPES
 from tilewright.kernels.contraction import LIMITS as KNOB_LIMITS
@@ -46,6 +49,7 @@ from tilewright.kernels.winograd import (
 
 __all__ = [
     "ATTENTION_DTYPES",
+    "ATTENTION_RECIPE",
     "FLAGS",
     "KNOB_LIMITS",
     "PRODUCT_DTYPES",
@@ -61,6 +65,8 @@ __all__ = [
     "Strides",
     "Tiling",
     "attention_source",
+    "attention_words",
+    "query_blocks",
     "choose_recipe",
     "blocks",
     "cuts",

@@ -23,6 +23,8 @@ from tilewright.kernels.support import print_support
 
 DTYPES = (F32, F64)
 BLOCK, QUERIES = 128, 256  # keys of a block, and queries of one forward, at most
+BLOCKS = (QUERIES, 128, 64, 32)  # of queries, to try
+RECIPE = 1  # grows when what was measured of it no longer holds
 PANEL = 32  # a multiple of the lanes of two vectors, on any machine
 HELD_BYTES = 65536  # of a block of q, k or v, at most, on the stack
 WIDEST_BYTES = 1024  # of a row of q, k or v, at most
@@ -109,12 +111,13 @@ def attention_source(dtype: DType, *, backward: bool) -> tuple[str, str]:
     return name, "\n".join((*lines, "" if backward else logarithm, text))
 
 
-def emit_attention(attention: Attention) -> Emitted:
+def emit_attention(attention: Attention, queries: int = QUERIES) -> Emitted:
     """Return the kernel of an attention: p is q, k, v, the mask if any, the result, the logarithms.
 
+    queries: of a block, at most; the knob of the recipe, one of `query_blocks`.
     `attention_source` gives the function that it calls.
     """
-    size = _queries(attention)
+    size = _block_of(attention, queries)
     blocks = -(-attention.queries // size)
     turn = f"u % {blocks}"
     if attention.causal:  # later blocks see more: any run of units has early and late ones
@@ -153,10 +156,15 @@ def cuts(attention: Attention) -> tuple[int, ...]:
     return (0, *sorted(inner - {0, attention.keys}), attention.keys)
 
 
-def _queries(attention: Attention) -> int:
+def query_blocks(attention: Attention) -> tuple[int, ...]:
+    """Return the blocks of queries that differ and fit, the usual first."""
+    return tuple(dict.fromkeys(_block_of(attention, most) for most in BLOCKS))
+
+
+def _block_of(attention: Attention, most: int) -> int:
     """Return how many queries a block has."""
     row = max(attention.width, attention.depth) * attention.dtype.bytes
-    size = min(QUERIES, HELD_BYTES // row // PANEL * PANEL)
+    size = min(most, HELD_BYTES // row // PANEL * PANEL)
     heads = attention.heads * volume(attention.lead)
     while size > PANEL and heads * -(-attention.queries // size) < UNITS:
         size //= 2
@@ -184,7 +192,7 @@ def _emit(
     order = _operands(names, lies)
     arguments = ["0" if n not in lies else f"p_{n}{_start(lies[n], loops)}" for n in names]
     lines = [
-        f"/* {described(attention, backward=backward)} */",
+        f"/* {attention_words(attention, backward=backward)} */",
         f"extern void {function}(const long *, long, long, "
         + ", ".join("const void *" if name == "mask" else f"{types[name]} *" for name in names)
         + f", {c});",
@@ -213,7 +221,7 @@ def _emit(
     ]
     flops = attention.flops(backward=backward)
     parts = max(1, min(PARTS, units, flops // PART_FLOPS))
-    reason = f"attention: {described(attention, backward=backward)}, {units} units"
+    reason = f"attention: {attention_words(attention, backward=backward)}, {units} units"
     return named(lines, parts, flops, _bytes(attention, backward), reason)
 
 
@@ -255,7 +263,7 @@ def _bytes(attention: Attention, backward: bool) -> int:
     return times * volume(a.lead) * rows * a.dtype.bytes
 
 
-def described(attention: Attention, *, backward: bool) -> str:
+def attention_words(attention: Attention, *, backward: bool) -> str:
     """Return an attention's extents in words."""
     a = attention
     lead = "".join(f"{extent} x " for extent in (*a.lead, *((a.heads,) if a.heads > 1 else ())))
