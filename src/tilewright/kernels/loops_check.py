@@ -10,7 +10,7 @@ This module does not change nests.
 
 import math
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import islice, product, takewhile
 
@@ -19,7 +19,7 @@ from tilewright.base.errors import LoopError
 from tilewright.base.expr import Call, Const, Expr, Read, Sym, names, substitute
 from tilewright.base.sizes import least_of, nominal, same
 from tilewright.base.syntax import show as show_expr
-from tilewright.kernels.body import contiguous, static_extents, static_shape
+from tilewright.kernels.body import contiguous, is_pointwise, static_extents, static_shape
 from tilewright.kernels.loops import (
     Buffer,
     Do,
@@ -203,8 +203,9 @@ def _verify_complete(read: Access, written: Sequence[Access], known: Mapping[str
 # ---------------------------------------------------------------------------------------- accesses
 
 
-def accesses(nest: LoopNest) -> list[Access]:
-    """Return what statements write, and what they read of reductions that the nest makes.
+def accesses(nest: LoopNest, within: Loop | None = None) -> list[Access]:
+    """Return what is written in a nest, or within a loop of it, and what is read of the reductions
+    that are made there.
 
     Other values are computed where they are read: nobody waits for them.
     """
@@ -213,28 +214,46 @@ def accesses(nest: LoopNest) -> list[Access]:
     places = list(placed(nest.items))
     done = [item for _, _, item in places if isinstance(item, Do)]
     state.statements = {do.formula: nest.statement(do) for do in done}
+    if within is not None:
+        places = [place for place in places if any(item is within for item in place[0])]
+    reading = _reading(nest, (item for _, _, item in places))
     found: list[Access] = []
     for path, place, item in places:
-        for element, writes in _touched(nest, item, state):
+        touched = [(element, True) for element in _written(nest, item, state)]
+        if isinstance(item, Do) and (made := reading.get(item.formula)):
+            reads = state.reads(nest.statement(item))
+            touched = [*((read, False) for read in reads if read.tensor in made), *touched]
+        for element, writes in touched:
             offset = state.simplify(_offset(nest, element))
             found.append(Access(path, place, element, offset, writes))
     return found
 
 
-def _touched(nest: LoopNest, item: Item, state: State) -> Iterator[tuple[Read, bool]]:
+def _reading(nest: LoopNest, items: Iterable[Item]) -> dict[str, frozenset[str]]:
+    """Return for each formula which of the reductions that the items make it is computed from."""
+    made = {item.formula for item in items if isinstance(item, Do | Fold)}
+    made = {name for name in made if not is_pointwise(dict(nest.body.formulas)[name])}
+    found: dict[str, frozenset[str]] = {}
+    for name, formula in nest.body.formulas if made else ():
+        found[name] = frozenset().union(
+            made.intersection(formula.operands),
+            *(found.get(other, ()) for other in formula.operands if other not in made),
+        )
+    return found
+
+
+def _written(nest: LoopNest, item: Item, state: State) -> Iterator[Read]:
     match item:
-        case Do(formula, _, into, slot):
+        case Do(formula, _, "", _):
             statement = nest.statement(item)
-            for read in state.reads(statement):
-                other = state.statements.get(read.tensor)
-                if other is not None and other.is_reduction:
-                    yield read, False
-            index = tuple(state.simplify(statement.bound(e)) for e in statement.formula.index)
-            yield (Read(into, (slot,)) if into else Read(formula, index)), True
-        case Fold(formula, index, _, _):
-            yield Read(formula, index), True
+            index = (state.simplify(statement.bound(e)) for e in statement.formula.index)
+            yield Read(formula, tuple(index))
+        case Do(_, _, into, slot):
+            yield Read(into, (slot,))
+        case Fold(formula, index):
+            yield Read(formula, index)
         case Keep(_, buffer, place) if buffer:
-            yield Read(buffer, (place,)), True
+            yield Read(buffer, (place,))
 
 
 def placed(
@@ -272,11 +291,7 @@ def meeting(nest: LoopNest, loop: Loop, *, reading: bool = False) -> str:
     """
     known = ranges(nest.items)
     own = {item.name for item in walk(loop.items) if isinstance(item, Sums | Buffer)}
-    inside = [
-        access
-        for access in accesses(nest)
-        if any(item is loop for item in access.path) and access.element.tensor not in own
-    ]
+    inside = [access for access in accesses(nest, loop) if access.element.tensor not in own]
     written = {access.element.tensor: access for access in inside if access.writes}
     touching = [a for a in inside if a.element.tensor in written and not (reading and a.writes)]
     if all(_keeps_apart(access, loop, written, known) for access in touching):

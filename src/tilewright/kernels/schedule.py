@@ -184,7 +184,7 @@ def reorder(nest: LoopNest, outer: str, inner: str) -> LoopNest:
         if not any(one is first for one in holding):
             return (first,)
         second = _only_loop(first, inner, "reorder")
-        for access in accesses(nest):
+        for access in accesses(nest, second):
             if not any(a is first and b is second for a, b in pairwise(access.path)):
                 continue
             if not any(access.tells(loop, known) for loop in (first, second)):
@@ -213,8 +213,10 @@ def join(nest: LoopNest, name: str, *, of: Collection[str] = ()) -> LoopNest:
     No iteration of a later one may read what another iteration of an earlier one makes.
     """
     made = replace(nest, items=_joined(nest.items, name, of))
+    before = named(nest, name)
     for loop in named(made, name):
-        why = meeting(made, loop, reading=True)
+        changed = not any(loop is one for one in before)
+        why = meeting(made, loop, reading=True) if changed else ""
         if why:
             raise LoopError(
                 f"loops of {name} cannot be joined",
