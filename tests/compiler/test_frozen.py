@@ -256,6 +256,23 @@ def test_weights_of_a_loop_are_packed_once_for_all_calls() -> None:
         torch.testing.assert_close(compiled(x)[0], model(x)[0])
 
 
+@pytest.mark.parametrize("channels", [24, 400])
+def test_kernels_that_stay_are_transformed_once(channels: int) -> None:
+    model = nn.Conv2d(channels, 16, 3, padding=1, bias=False)
+    x = torch.randn(8, channels, 4, 4)  # too little to pay for transforming the kernels each time
+    assert "Winograd" not in tw.compile(model, x).explain()
+    compiled = _frozen(model, x)
+    assert "by Winograd's" in compiled.explain()
+    assert [item.role.source for item in parted(compiled.program)[0].inputs] == ["weight"]
+    _agrees(compiled, model, x)
+    with torch.no_grad():
+        model.weight.mul_(-2)
+    _agrees(compiled, model, x)
+    x[:, :, 1, 1] = torch.inf  # what does not come out finite is summed from the kernels themselves
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), model(x), rtol=1e-3, atol=1e-3, equal_nan=True)
+
+
 def test_calls_that_ask_for_gradients_are_refused() -> None:
     model, x = Small(), torch.randn(8, 32)
     with pytest.raises(OptionError, match="frozen weights are for calls without gradients"):

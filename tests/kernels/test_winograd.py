@@ -47,6 +47,7 @@ CASES = (
     made(3, 33, 40, 12, 66),
     made(2, 16, 16, 8, 14, order="nhwc"),
     made(1, 3, MOST_INPUTS, 4, 4),
+    made(2, 3, MOST_INPUTS + 20, 4, 4),
     made(9, 70, 24, 16, 16, order="cnhw"),
 )
 

@@ -10,7 +10,7 @@ or, where that is as fast, sums of products over an image with a border (`window
 This module does not know buffers, nor how the library computes.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
@@ -24,6 +24,7 @@ from tilewright.graph.build import Builder, sort
 from tilewright.graph.convolution import Convolution, classify_convolution
 from tilewright.graph.ir import LIBRARY, Attr, Graph, Node, TensorType, Value
 from tilewright.kernels import PRODUCT_DTYPES
+from tilewright.optimize import prepared, staying
 
 FORWARD = "aten.convolution.default"
 BACKWARD = "aten.convolution_backward.default"
@@ -41,6 +42,7 @@ class PlaceConvolutions:
 
     library: bool = True
     winograd: bool = True
+    frozen: bool = False
     choices: Choices = field(default_factory=Choices, compare=False)
     name: str = "place_convolutions"
     needs: tuple[str, ...] = ()
@@ -49,14 +51,15 @@ class PlaceConvolutions:
     def __call__(self, graph: Graph) -> Graph:
         """Formulas that are convolutions --> products and library nodes with the same results."""
         found = dict(_find(graph))
+        kept = staying(graph) | prepared(graph) if self.frozen else frozenset[str]()
         if not self.library:
-            found = {name: one for name, one in found.items() if self._is_product(one)}
+            found = {name: one for name, one in found.items() if self._is_product(one, kept)}
         if not found:
             return graph
         builder = Builder.extending(replace(graph, nodes=()))
         builder.reserve(value.name for node in graph.nodes for value in node.outputs)
         done: set[str] = set()
-        products = {name for name, one in found.items() if self._is_product(one)}
+        products = {name for name, one in found.items() if self._is_product(one, kept)}
         for node in graph.nodes:
             one = found.get(node.outputs[0].name)
             if one is None:
@@ -72,13 +75,19 @@ class PlaceConvolutions:
                 done.update(half.node.output.name for half in halves)
         return sort(builder.finish(graph.outputs, graph.updates))
 
-    def _is_product(self, one: "_Found") -> bool:
-        """Say whether a convolution is computed as a product of matrices."""
+    def _is_product(self, one: "_Found", kept: Collection[str]) -> bool:
+        """Say whether a convolution is computed as a product of matrices.
+
+        kept: values that stay from run to run.
+        """
         c, dtype = one.convolution, one.node.output.type.dtype
         if not is_product(c):
             return False
         ours = dtype in PRODUCT_DTYPES
-        fast = self.winograd and is_winograd(c, dtype)
+        stays = "weight" in one.values and one.values["weight"].name in kept
+        fast = self.winograd and is_winograd(c, dtype, kept=stays)
+        if fast and stays:
+            return True  # what was measured transformed the kernels each time
         if not self.library:
             return fast or ours
         usual = fast or _is_better_product(c, ours=ours)

@@ -41,7 +41,7 @@ def passes(options: Options, choices: Choices) -> tuple[Pass, ...]:
         *orders,
         *simple,
         *chunks,
-        PlaceConvolutions(options.library, options.winograd, choices),
+        PlaceConvolutions(options.library, options.winograd, options.frozen, choices),
         SplitReductions(),
     )
     fuse = Apart(Fuse()) if options.frozen else Fuse()

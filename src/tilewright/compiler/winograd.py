@@ -26,33 +26,40 @@ from tilewright.kernels import (
     emit_winograd_weights,
     winograd_text,
 )
-from tilewright.program import View
+from tilewright.program import KEPT, View
 
 if TYPE_CHECKING:
     from tilewright.compiler.assemble import Assembly
 
 TAPS = 3
-FEWEST_SQUARES = 128
-"""Squares of four outputs from which transforming the kernels pays."""
+FEWEST_SQUARES, FEWEST_KEPT = 128, 32
+"""Squares of four outputs from which transforming the kernels pays; from which reading them does,
+where they are transformed once for all runs."""
+MOST_KEPT = 1024
+"""Channels of the image up to which that is so; where kernels are transformed, MOST_INPUTS."""
 FEWEST_CHANNELS = 16
 """Channels on either side from which transforming squares pays."""
 
 
-def is_winograd(c: Convolution, dtype: DType) -> bool:
-    """Say whether a convolution, or the gradient of its image, is best computed so."""
+def is_winograd(c: Convolution, dtype: DType, *, kept: bool) -> bool:
+    """Say whether a convolution, or the gradient of its image, is best computed so.
+
+    kept: whether its kernels are transformed once for all runs.
+    """
     if c.kind not in ("forward", "input") or c.n != 2 or dtype not in WINOGRAD_DTYPES:
         return False
     if c.groups != 1 or {*c.stride, *c.dilation} != {1} or c.shapes[1][2:] != (TAPS, TAPS):
         return False
     read, made = (c.shapes[0], c.shapes[2])[:: 1 if c.kind == "forward" else -1]
-    return _pays(made[0], made[1], read[1], made[2:])
+    return _pays(made[0], made[1], read[1], made[2:], kept=kept)
 
 
-def _pays(images: int, outputs: int, inputs: int, size: tuple[int, ...]) -> bool:
+def _pays(images: int, outputs: int, inputs: int, size: tuple[int, ...], *, kept: bool) -> bool:
     if any(type(n) is not int for n in (images, outputs, inputs, *size)):
         return False
-    few = min(outputs, inputs) < FEWEST_CHANNELS or images * prod(size) // 4 < FEWEST_SQUARES
-    return not few and inputs <= MOST_INPUTS and all(n % 2 == 0 for n in size)
+    fewest, most = (FEWEST_KEPT, MOST_KEPT) if kept else (FEWEST_SQUARES, MOST_INPUTS)
+    few = min(outputs, inputs) < FEWEST_CHANNELS or images * prod(size) // 4 < fewest
+    return not few and inputs <= most and all(n % 2 == 0 for n in size)
 
 
 def place_winograd(assembly: "Assembly", node: Node) -> bool:
@@ -108,9 +115,10 @@ def _place(
     images = [loop for loop in rows if loop not in (h, w)]
     sizes = fixed(h.extent), fixed(w.extent)
     count = fixed(images[0].extent) if images else 1
-    if len(images) > 1 or not _pays(count, fixed(o.extent), fixed(c.extent), sizes):
-        return False
     x, k = operands
+    kept = assembly.before(k.view)[0].kind == KEPT
+    if len(images) > 1 or not _pays(count, fixed(o.extent), fixed(c.extent), sizes, kept=kept):
+        return False
     start, taps = x.view.offset, k.view.offset
     steps = {loop.name: k.strides[loop.name] for loop in (o, c, i, j)}
     for loop, tap in ((h, i), (w, j)):

@@ -103,12 +103,14 @@ static T defined(const Extents *e, const T *x, const long *xs, const T *k, const
   return sum;
 }
 
-/* Squares from `first` to before `last`, outputs from `o` to before `end`.  u: as WEIGHTS left it. */
+/* Squares from `first` to before `last`, outputs from `o` to before `end`.  u: as WEIGHTS left it.
+   v: memory for `block` elements, those of a panel at least. */
 void SQUARES_OF(const Extents *e, long first, long last, long o, long end, const T *x,
-                const long *xs, const T *u, const T *k, const long *ks, T *y, const long *ys) {
+                const long *xs, const T *u, const T *k, const long *ks, T *y, const long *ys,
+                T *restrict v, long block) {
   const long row = e->inputs + MARGIN, all = e->outputs * row, rows = end - o;
-  const long tiles = (rows + ROWS - 1) / ROWS, most = BLOCK / (16 * e->inputs) / SQUARES;
-  T v[BLOCK] __attribute__((aligned(VECTOR))), m[16 * ROWS * SQUARES], out[4][SQUARES];
+  const long tiles = (rows + ROWS - 1) / ROWS, most = block / (16 * e->inputs) / SQUARES;
+  T m[16 * ROWS * SQUARES], out[4][SQUARES];
   while (first < last) {
     const long panels = least((last - first + SQUARES - 1) / SQUARES, most < 1 ? 1 : most);
     const long here = least(last - first, panels * SQUARES), plane = panels * e->inputs * SQUARES;

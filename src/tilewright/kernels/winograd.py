@@ -16,11 +16,14 @@ from pathlib import Path
 from tilewright.base.dtypes import F32, DType
 from tilewright.kernels.contraction import SLICE, contraction_text, together
 from tilewright.kernels.emit import PARTS, Emitted, named
+from tilewright.kernels.expression import OUT_OF_MEMORY as NO_MEMORY
 
 WINOGRAD_DTYPES = (F32,)
 MARGIN = 16  # elements between rows of transformed kernels, which would else fall on the same sets
 BLOCK = 3 << 16  # transformed elements that are taken together, on the stack: 768 KiB
-MOST_INPUTS = BLOCK // (16 * SLICE)  # channels of the image, so that one panel of squares fits
+MOST_INPUTS = BLOCK // (
+    16 * SLICE
+)  # channels of the image of which one panel of squares fits there
 FEWEST = 8  # blocks, where there are so many, for threads
 _TEXT = Path(__file__).with_suffix(".c")
 
@@ -30,7 +33,7 @@ class Winograd:
     """`y[n, o, h, w] = sum over c, i, j of x[n, c, h+i, w+j] * k[o, c, i, j]`, windows of 3 x 3.
 
     height, width: of y, even.  x, y: strides of n, channel, h, w in elements; k: of o, c, i, j.
-    inputs is MOST_INPUTS at most.
+    More inputs than MOST_INPUTS take memory of the heap while they are computed.
     """
 
     dtype: DType
@@ -58,7 +61,7 @@ class Winograd:
 def winograd_text(dtype: DType) -> tuple[str, str]:
     """Return the name and the text of the C functions, which begin with the name."""
     defined = contraction_text(dtype, "static contract_unused")
-    text = "\n".join((defined, f"#define BLOCK {BLOCK}", _TEXT.read_text(encoding="utf-8")))
+    text = "\n".join((defined, _TEXT.read_text(encoding="utf-8")))
     name = f"winograd_{dtype.name}_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     return name, f"#define WEIGHTS {name}_weights\n#define SQUARES_OF {name}\n{text}"
 
@@ -88,13 +91,15 @@ def emit_winograd(one: Winograd) -> Emitted:
     name, _ = winograd_text(one.dtype)
     c = one.dtype.c
     down, across = _cut(one)
+    large, block = one.inputs > MOST_INPUTS, max(BLOCK, 16 * one.inputs * SLICE)
     panels, extents = -(-one.squares // SLICE), (one.height // 2, one.width // 2)
     shape = f"{one.images} x {one.inputs} to {one.outputs}, {one.height} x {one.width}"
     lines = [
         f"/* convolution by Winograd's F(2x2, 3x3): {shape} {one.dtype.name} */",
         "typedef struct { long images, outputs, inputs, down, across; } Extents;",
         f"extern void {name}(const Extents *, long, long, long, long, const {c} *, const long *,",
-        f"    const {c} *, const {c} *, const long *, {c} *, const long *);",
+        f"    const {c} *, const {c} *, const long *, {c} *, const long *, {c} *, long);",
+        *(["extern void *malloc(unsigned long);", "extern void free(void *);"] if large else []),
         "int KERNEL(char **p, long part, long end, long parts)",
         "{",
         "    static const Extents extents =",
@@ -102,6 +107,14 @@ def emit_winograd(one: Winograd) -> Emitted:
         f"    static const long x[] = {{{_listed(one.x)}}}, k[] = {{{_listed(one.k)}}};",
         f"    static const long y[] = {{{_listed(one.y)}}};",
         f"    const {c} *const image = (const {c} *)p[0], *const kernels = (const {c} *)p[2];",
+        *(
+            (
+                f"    {c} *const v = malloc({block} * sizeof({c}));",
+                f"    if (!v) return {NO_MEMORY};",
+            )
+            if large
+            else (f"    {c} v[{block}] __attribute__((aligned(64)));",)
+        ),
         f"    const long last = {down * across} * end / parts;",
         f"    for (long u = {down * across} * part / parts; u < last;) {{",
         *(f"        {line}" for line in together(down, across)),
@@ -109,9 +122,10 @@ def emit_winograd(one: Winograd) -> Emitted:
         f"        {name}(&extents, {panels} * r / {down} * {SLICE},",
         f"            behind < {one.squares} ? behind : {one.squares},",
         f"            {one.outputs} * s / {across}, {one.outputs} * (s + wide) / {across},",
-        f"            image, x, (const {c} *)p[1], kernels, k, ({c} *)p[3], y);",
+        f"            image, x, (const {c} *)p[1], kernels, k, ({c} *)p[3], y, v, {block});",
         "        u += wide * high;",
         "    }",
+        *(["    free(v);"] if large else []),
         "    return 0;",
         "}",
     ]
