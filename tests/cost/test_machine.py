@@ -1,9 +1,11 @@
 """Machines as text: they print and parse, are bounded, and are fitted to what was measured."""
 
 import csv
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -242,6 +244,41 @@ def test_more_constants_than_measurements_are_refused(golden: Golden) -> None:
     with pytest.raises(MachineError) as caught:
         machine.calibrate([((), 1.0)], lambda *_: 1.0, ["gemm_fraction", "nvlink.share"])
     golden("machine_with_few_measurements.txt", str(caught.value))
+
+
+ROWS = [(1.0, 2.0), (2.0, 3.0), (3.0, 4.0)]
+ONE = ["gemm_fraction"]
+CALIBRATIONS: dict[str, tuple[Any, ...]] = {
+    "no_number": ([(1.0, "2")], ONE, 1.0, None),
+    "no_seconds": ([(1.0, math.nan)], ONE, 1.0, None),
+    "no_time": ([(1.0, math.inf)], ONE, 1.0, None),
+    "no_rows": (None, ONE, 1.0, None),
+    "rows_alone": ([1.0, 2.0], ONE, 1.0, None),
+    "no_names": (ROWS, [], 1.0, None),
+    "one_name": (ROWS, "gemm_fraction", 1.0, None),
+    "twice": (ROWS, ONE * 2, 1.0, None),
+    "name_of_a_number": (ROWS, [3], 1.0, None),
+    "predicted_nothing": (ROWS, ONE, None, None),
+    "predicted_nan": (ROWS, ONE, math.nan, None),
+    "bounds_turned": (ROWS, ONE, 1.0, {"gemm_fraction": (0.8, 0.2)}),
+    "bounds_wider": (ROWS, ONE, 1.0, {"gemm_fraction": (0.1, 0.99)}),
+    "bounds_of_one": (ROWS, ONE, 1.0, {"gemm_fraction": 0.5}),
+    "bounds_of_others": (ROWS, ONE, 1.0, {"memory_fraction": (0.1, 0.2)}),
+}
+
+
+@pytest.mark.parametrize("name", CALIBRATIONS)
+def test_what_cannot_be_fitted_is_refused(name: str, golden: Golden) -> None:
+    rows, names, predicted, within = CALIBRATIONS[name]
+    with pytest.raises(MachineError) as caught:
+        Machine.parse("dgx-a100-80g").calibrate(rows, lambda *_: predicted, names, within)
+    golden(f"calibration_{name}.txt", str(caught.value))
+
+
+@pytest.mark.parametrize("devices", [None, "8", 8.0, math.nan, True, 0, -8, 10**30], ids=repr)
+def test_a_machine_has_a_whole_number_of_devices(devices: Any) -> None:
+    with pytest.raises(MachineError, match=r"has .* devices"):
+        Machine.parse("dgx-a100-80g").with_devices(devices)
 
 
 def test_an_unknown_constant_is_refused(golden: Golden) -> None:

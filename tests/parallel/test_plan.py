@@ -1,20 +1,26 @@
 """Plans as texts, and the rules that a plan must keep."""
 
+import contextlib
+import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilewright.base.errors import MachineError, ModelSpecError, PlanError
-from tilewright.cost import OPTIMIZERS, RECOMPUTE, Machine, ModelSpec
+from tilewright.base.errors import MachineError, ModelSpecError, PlanError, TilewrightError
+from tilewright.cost import OPTIMIZERS, RECOMPUTE, Machine, ModelSpec, parse_program
+from tilewright.graph.ir import Graph
 from tilewright.parallel import (
+    SETTINGS,
     TIMETABLES,
     ParallelPlan,
     even_stages,
     make_plan,
     read_fix,
+    read_timetable,
 )
 from tilewright.parallel.plan import ATTENTIONS, AXES, OVERLAPS, PRECISIONS
 
@@ -127,6 +133,70 @@ def test_a_pinned_setting_that_is_unknown_is_refused(golden: Golden) -> None:
     with pytest.raises(PlanError) as caught:
         make_plan(MODEL, MACHINE, batch=32, fix={"recomputation": "full"})
     golden("plan_fix_unknown_in_python.txt", str(caught.value))
+
+
+WRONG: dict[str, dict[str, object]] = {
+    "batch": {"batch": "8"},
+    "seq": {"seq": math.nan},
+    "fix": {"fix": 5},
+    "fix_text": {"fix": "tp=8"},
+    "fix_name": {"fix": {8: "tp"}},
+    "fix_value": {"fix": {"tp": 2.0}},
+    "fix_placement": {"fix": {"placement": {"layers.0": "1"}}},
+    "fix_placement_number": {"fix": {"placement": 3}},
+    "layer_seconds": {"layer_seconds": "0.1"},
+    "layer_seconds_negative": {"layer_seconds": -1.0},
+    "inputs": {"inputs": ("8x64",)},
+    "machine": {"machine": None},
+    "model": {"model": 175},
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_an_argument_of_another_type_or_range_is_refused(name: str, golden: Golden) -> None:
+    arguments = {"model": MODEL, "machine": MACHINE, "batch": 32} | WRONG[name]
+    model, machine = arguments.pop("model"), arguments.pop("machine")
+    with pytest.raises(TilewrightError) as caught:
+        make_plan(model, machine, **arguments)  # type: ignore[arg-type]
+    golden(f"plan_argument_{name}.txt", f"{type(caught.value).__name__}: {caught.value}")
+
+
+STRANGE = ("8", "", None, -1, 0, 1.5, math.nan, math.inf, True, 10**30, [], {}, b"x", (1, 2), "\n")
+ARGUMENTS = ("batch", "seq", "fix", "layer_seconds", "machine")
+
+
+@pytest.mark.parametrize("where", [*ARGUMENTS, *(f"fix {setting.name}" for setting in SETTINGS)])
+def test_whatever_is_given_a_plan_is_priced_or_refused_with_a_typed_error(where: str) -> None:
+    for value in STRANGE:
+        arguments: dict[str, Any] = {"machine": MACHINE, "batch": 32}
+        setting = where.removeprefix("fix ")
+        arguments |= {where: value} if setting == where else {"fix": {setting: value}}
+        with contextlib.suppress(TilewrightError):
+            made = make_plan(MODEL, arguments.pop("machine"), **arguments)
+            assert 0 < made.predicted.step_seconds < math.inf
+
+
+@pytest.mark.parametrize("value", [None, 5, b"x", ["a"]], ids=repr)
+@pytest.mark.parametrize(
+    "read",
+    [ParallelPlan.parse, Machine.parse, ModelSpec.parse, read_timetable, parse_program, read_fix],
+    ids=lambda read: read.__qualname__,
+)
+def test_what_is_no_text_is_not_read(read: Callable[[Any], object], value: object) -> None:
+    with pytest.raises(TilewrightError, match="is read from a text"):
+        read(value)
+
+
+@pytest.mark.parametrize("tokens", ["8", -1, math.nan, math.inf, None], ids=repr)
+def test_tokens_that_are_never_seen_take_no_days(tokens: Any) -> None:
+    with pytest.raises(PlanError, match="never seen"):
+        _plan().predicted.days(tokens)
+
+
+def test_measured_layers_are_refused_for_a_graph() -> None:
+    graph = Graph("empty", (), (), ())
+    with pytest.raises(PlanError, match="layer_seconds has no effect"):
+        make_plan(graph, MACHINE, batch=32, layer_seconds=0.1)
 
 
 # ---------------------------------------------------------------------------------------- the rules

@@ -174,3 +174,14 @@ class LoopError(TilewrightError, ValueError):
 
 class DivergenceError(TilewrightError, ArithmeticError):
     """Debug mode found a node whose value differs from eager's; the first one is named."""
+
+
+def expect_text(value: object, what: str, error: type[TilewrightError]) -> str:
+    """Return what is given for a text; raise an error of the class that is named if it is none."""
+    if not isinstance(value, str):
+        raise error(
+            f"{what} is read from a text",
+            expected="a str",
+            found=f"{type(value).__name__}: {repr(value)[:60]}" if value is not None else "None",
+        )
+    return value

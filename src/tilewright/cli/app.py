@@ -311,7 +311,9 @@ def timetable(
     seed: Annotated[int | None, typer.Option(help="Of a search.")] = None,
     draw: Annotated[Path | None, typer.Option(help="A picture: out.svg or out.png.")] = None,
     save: Annotated[Path | None, typer.Option(help="Where its text goes.")] = None,
-    width: Annotated[int, typer.Option(help="Characters of the drawing.", min=20)] = 100,
+    width: Annotated[
+        int, typer.Option(help="Characters of the drawing.", min=20, max=10_000)
+    ] = 100,
 ) -> None:
     """Make, read, search, judge and draw the timetable of a pipeline."""
     from tilewright.cli.timetable import (

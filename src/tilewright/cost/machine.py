@@ -21,7 +21,8 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from tilewright.base.errors import MachineError
+from tilewright.base.errors import MachineError, expect_text
+from tilewright.cost.calibration import check_measured, check_narrower, check_priced
 from tilewright.cost.fit import fit
 from tilewright.cost.measure import Progress, measure_host
 from tilewright.cost.presets import NODES
@@ -158,11 +159,11 @@ class Machine:
 
     def __post_init__(self) -> None:
         _check_links(self)
-        if not 1 <= self.devices <= MOST_DEVICES:
+        if type(self.devices) is not int or not 1 <= self.devices <= MOST_DEVICES:
             raise MachineError(
-                f"machine {self.name} has {self.devices} devices",
-                expected=f"from 1 to {MOST_DEVICES}",
-                found=str(self.devices),
+                f"machine {self.name} has {str(self.devices)[:60]} devices",
+                expected=f"a whole number from 1 to {MOST_DEVICES}",
+                found=repr(self.devices)[:60],
             )
         for level, link in enumerate(self.links):
             inside = self.group_devices(level - 1)
@@ -186,7 +187,7 @@ class Machine:
         Or the path of such a text, `host.txt`.
         Raises MachineError with line, column and the nearest names.
         """
-        text = text.strip()
+        text = expect_text(text, "a machine", MachineError).strip()
         if text.endswith(".txt") and "\n" not in text:
             text = _read(Path(text))
         scanner = Scanner(text, "machine", MachineError, _MEND)
@@ -219,21 +220,17 @@ class Machine:
         its bounds, by least relative errors, from the present values.  within: narrower bounds.
         Raises MachineError where a name is unknown or there are fewer rows than names.
         """
-        narrower = within or {}
-        bounds = [narrower.get(name, self._bounds(name)) for name in names]
-        if len(rows) < len(names) or any(seconds <= 0 for _, seconds in rows):
-            raise MachineError(
-                f"{len(names)} constants cannot be fitted to {len(rows)} measurements",
-                expected="as many measurements as constants, each above zero seconds",
-                found=f"{len(rows)} rows for {', '.join(names)}",
-            )
+        measured = check_measured(rows, names)
+        known = {name: self._bounds(name) for name in names}
+        narrower = check_narrower(within or {}, known)
+        bounds = [narrower.get(name, known[name]) for name in names]
 
         def price(values: Sequence[float]) -> list[float]:
             machine = self.adjusted(dict(zip(names, values, strict=True)))
-            return [predict(machine, row) for row, _ in rows]
+            return check_priced([predict(machine, row) for row, _ in rows])
 
         start = [self.value(name) for name in names]
-        found = fit(price, [seconds for _, seconds in rows], start, bounds)
+        found = fit(price, measured, start, bounds)
         return self.adjusted(dict(zip(names, found, strict=True)))
 
     def value(self, name: str) -> float:
@@ -295,6 +292,7 @@ class Machine:
         for link in self.links:
             table |= {f"{link.name}.{word}": (low, high) for word, _, _, low, high in _LINK}
         if name not in table:
+            name = expect_text(name, "the name of a constant", MachineError)
             raise _unknown(f"constant {name!r} of machine {self.name}", list(table))
         return table[name]
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from tilewright.base.errors import ModelSpecError
+from tilewright.base.errors import ModelSpecError, expect_text
 from tilewright.cost.model_config import read_config
 from tilewright.cost.model_presets import MODELS
 from tilewright.cost.scanner import Scanner
@@ -88,7 +88,7 @@ class ModelSpec:
         A family or a known name, with `:key=value,...` behind it, or the path of a Hugging Face
         `config.json`.  Raises ModelSpecError with line, column and the nearest names.
         """
-        text = text.strip()
+        text = expect_text(text, "a model", ModelSpecError).strip()
         if text.endswith(".json"):
             return specify(*read_config(Path(text)))
         return specify(*_read(Scanner(text, "model", ModelSpecError, _MEND)))

@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
-from tilewright.base.errors import PlanError
+from tilewright.base.errors import PlanError, expect_text
 from tilewright.cost import OPTIMIZERS, RECOMPUTE, Machine, ModelSpec
 from tilewright.parallel.prediction import Prediction
 from tilewright.parallel.timetables import TIMETABLES
@@ -107,8 +107,13 @@ class ParallelPlan:
     def __post_init__(self) -> None:
         for setting in SETTINGS:
             _check(setting, getattr(self, setting.name))
-        if any(rank < 0 for _, rank in self.placement):
-            raise PlanError("an operator is placed on a rank below 0", expected="0 or more")
+        for name, rank in self.placement:
+            if not isinstance(name, str) or type(rank) is not int or rank < 0:
+                raise PlanError(
+                    "an operator has no place",
+                    expected="the name of an operator or module, and a rank, 0 or more",
+                    found=f"{name!r}: {rank!r}"[:80],
+                )
 
     @classmethod
     def parse(cls, text: str) -> "ParallelPlan":
@@ -116,7 +121,7 @@ class ParallelPlan:
 
         Every setting stands in a line of its own; those with a default may be left out.
         """
-        return _parse(text)
+        return _parse(expect_text(text, "a plan", PlanError))
 
     @property
     def degrees(self) -> dict[str, int]:
@@ -171,6 +176,7 @@ def read_fix(text: str) -> dict[str, Value]:
 
     Raises PlanError with the place, and the nearest names for one that is unknown.
     """
+    expect_text(text, "what is pinned", PlanError)
     found: dict[str, Value] = {}
     column = 1
     for word in text.split(",") if text.strip() else ():
@@ -187,7 +193,10 @@ def read_fix(text: str) -> dict[str, Value]:
 def check_fix(fix: dict[str, Any]) -> dict[str, Value]:
     """Return pinned settings; raise PlanError for a name or a value that has no meaning."""
     for name, value in fix.items():
-        _check(_named(name, ""), tuple(value) if isinstance(value, list) else value)
+        _check(
+            _named(expect_text(name, "the name of a setting", PlanError), ""),
+            tuple(value) if isinstance(value, list) else value,
+        )
     return {n: tuple(v) if isinstance(v, list) else v for n, v in fix.items()}
 
 

@@ -71,6 +71,7 @@ def plan(
     ModelSpecError or MachineError.
     """
     cluster = machine if isinstance(machine, Machine) else Machine.parse(machine)
+    _check_seconds(layer_seconds)
     pinned = {"machine": machine_words(cluster), **_pinned(fix, batch, seq)}
     if "batch" not in pinned:
         raise PlanError(
@@ -79,11 +80,15 @@ def plan(
             mend="say batch=512, or whatever a step has",
         )
     if isinstance(model, str | Path | ModelSpec):
+        if inputs:
+            raise _idle("inputs", "a model by its numbers is not captured")
         spec = model if isinstance(model, ModelSpec) else ModelSpec.parse(str(model))
         given = {"model": str(spec), "seq": spec.positions, **pinned}
         made = _choose(spec, cluster, given, layer_seconds)
         price = predict(made, spec, cluster, layer_seconds=layer_seconds)
     else:
+        if layer_seconds is not None:
+            raise _idle("layer_seconds", "a graph has operators, not layers")
         graph = _graph_of(model, inputs)
         made = _choose_for_graph(graph, cluster, {"model": graph_words(graph), **pinned})
         price = predict_graph(made, graph, cluster)
@@ -96,26 +101,55 @@ def plan(
 def _pinned(fix: Fix, batch: int | None, seq: int | None) -> dict[str, Any]:
     """Return the settings that a user has said; refuse one that is said twice, differently."""
     if isinstance(fix, ParallelPlan):
-        found = {item.name: getattr(fix, item.name) for item in fields(fix)}
+        found: dict[str, Any] = {item.name: getattr(fix, item.name) for item in fields(fix)}
         del found["priced"]
     else:
-        settings = dict(fix or {})
-        placement = dict(settings.pop("placement", {}))
-        found = {
-            **check_fix(settings),
-            **({"placement": tuple(placement.items())} if placement else {}),
-        }
-    for name, value in (("batch", batch), ("seq", seq)):
-        if value is not None and found.get(name, value) != value:
+        settings = _mapping(fix, "fix", 'fix={"tp": 8, "pp": 2}')
+        placement = _mapping(settings.pop("placement", {}), "placement", '{"layers.0": 0}')
+        found = dict(check_fix(settings))
+        if placement:
+            found["placement"] = tuple(placement.items())
+    said = {name: value for name, value in (("batch", batch), ("seq", seq)) if value is not None}
+    for name, value in check_fix(said).items():
+        if found.get(name, value) != value:
             raise PlanError(
                 f"{name} is said twice",
                 expected=f"{found[name]}, as the plan says",
                 found=str(value),
                 mend=f"leave {name} out, or change the plan",
             )
-        if value is not None:
-            found[name] = value
+        found[name] = value
     return found
+
+
+def _mapping(value: Any, name: str, example: str) -> dict[Any, Any]:
+    """Return what is pinned, a copy; a placement may be pairs, as a plan has it."""
+    try:
+        return dict(value if value is not None else {})
+    except (TypeError, ValueError):
+        raise PlanError(
+            f"{name} does not say which setting has which value",
+            expected="a mapping" + (", or a ParallelPlan" if name == "fix" else ""),
+            found=f"{type(value).__name__}: {repr(value)[:60]}",
+            mend=f"write {example}",
+        ) from None
+
+
+def _check_seconds(layer_seconds: Any) -> None:
+    number = isinstance(layer_seconds, int | float) and not isinstance(layer_seconds, bool)
+    if layer_seconds is not None and not (number and 0 < layer_seconds < math.inf):
+        raise PlanError(
+            "no layer takes the seconds that were measured",
+            expected="layer_seconds: a finite number above 0",
+            found=repr(layer_seconds)[:60],
+        )
+
+
+def _idle(name: str, why: str) -> PlanError:
+    return PlanError(
+        f"{name} has no effect", expected="arguments that change something", found=name,
+        known=why, mend="leave it out",
+    )  # fmt: skip
 
 
 def _graph_of(model: Any, inputs: Sequence[Any]) -> Graph:
@@ -123,7 +157,15 @@ def _graph_of(model: Any, inputs: Sequence[Any]) -> Graph:
         return model
     from tilewright.capture import Captured, capture  # what needs torch comes with torch
 
-    return (model if isinstance(model, Captured) else capture(model, *inputs)).graph
+    if isinstance(model, Captured):
+        return model.graph
+    if not callable(model):
+        raise PlanError(
+            "there is no model to plan",
+            expected="a specification, its text, a Graph, what tw.capture gave, or a torch module",
+            found=f"{type(model).__name__}: {repr(model)[:60]}",
+        )
+    return capture(model, *inputs).graph
 
 
 def _choose_for_graph(graph: Graph, machine: Machine, pinned: dict[str, Any]) -> ParallelPlan:

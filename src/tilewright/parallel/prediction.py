@@ -7,8 +7,10 @@ for itself: stages differ, and the fullest decides whether a plan fits.
 This module does not know how anything is priced (`predict`).
 """
 
+import math
 from dataclasses import dataclass, fields
 
+from tilewright.base.errors import PlanError
 from tilewright.cost import show_quantity
 from tilewright.parallel.timetables import Bubble, Simulation
 
@@ -136,6 +138,12 @@ class Prediction:
 
     def days(self, tokens: float) -> float:
         """Return the days that training on so many tokens takes."""
+        if not isinstance(tokens, int | float) or not 0 <= tokens < math.inf:
+            raise PlanError(
+                "so many tokens are never seen",
+                expected="a finite number, 0 or more",
+                found=repr(tokens)[:60],
+            )
         return tokens / self.tokens_per_second / 86400
 
     def explain(self) -> str:

@@ -189,6 +189,7 @@ CHOICES = {
     "odd_ranks": ("dualpipe", 3, 4, 1),
     "no_ranks": ("1f1b", 0, 4, 1),
     "no_micro_batches": ("zb-h1", 4, 0, 1),
+    "endless": ("interleaved", 1 << 40, 1 << 40, 1 << 20),
 }
 
 

@@ -19,7 +19,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NoReturn
 
-from tilewright.base.errors import MessageError
+from tilewright.base.errors import MessageError, expect_text
 from tilewright.cost.collectives.program import COLLECTIVES, Message, MessageProgram
 
 TOKEN = re.compile(r"(?P<name>[a-z][a-z0-9-]*)|(?P<number>\d{1,9}(?!\d))|(?P<mark>->|[:,-])")
@@ -63,6 +63,7 @@ def parse_program(text: str) -> MessageProgram:
 
     Raises MessageError, with line and column, where it is not written as one.  It is not verified.
     """
+    text = expect_text(text, "a message program", MessageError)
     lines = [_Line(line, at) for at, line in enumerate(text.split("\n"), 1) if line.strip()]
     if not lines:
         _Line("", 1).refuse("it is empty", "a first line such as: all-gather by ring: 4 ranks, ...")

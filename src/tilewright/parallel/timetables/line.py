@@ -26,6 +26,7 @@ from tilewright.parallel.timetables.timetable import (
 )
 
 NEVER = float("inf")
+ENDLESS = 1 << 40  # more micro-batches than there are: what a cap of infinity holds
 SLACK = 1e-9
 
 
@@ -60,7 +61,7 @@ class Budget:
     @property
     def most(self) -> int:
         """How many micro-batches fit between their forward and their backward."""
-        return int(self.cap / self.held + SLACK)
+        return int(min(self.cap / self.held, ENDLESS) + SLACK)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,8 @@ from tilewright.parallel.timetables.two_way import chimera, dualpipe, dualpipe_v
 from tilewright.parallel.timetables.v_block import v_half, v_min
 from tilewright.parallel.timetables.v_shape import zero_bubble_v
 
+MOST_PASSES = 1 << 22
+
 
 @dataclass(frozen=True, slots=True)
 class Kind:
@@ -88,9 +90,17 @@ def make_timetable(name: str, ranks: int, micro_batches: int, parts: int = 1) ->
 
     ranks: of the pipeline, each with an equal share of the model.  parts: chunks, token slices or
     micro-batches in flight, for the kinds that have them.  Raises OptionError for an unknown name
-    (the nearest offered), and for parts where a kind has none.
+    (the nearest offered), for parts where a kind has none, and for more than MOST_PASSES.
     """
     kind = kind_named(name)
+    passes = ranks * micro_batches * (1 if kind.parts == "in-flight" else parts)
+    if passes > MOST_PASSES:
+        raise OptionError(
+            f"{name} of so many passes would take minutes",
+            expected=f"ranks x micro-batches x chunks or slices up to {MOST_PASSES:,}",
+            found=f"{passes:,}",
+            mend="take fewer micro-batches: after some rounds of the ranks each is as the last",
+        )
     if kind.parts:
         return kind.make(ranks, micro_batches, parts)
     if parts != 1:

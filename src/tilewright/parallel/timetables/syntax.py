@@ -19,7 +19,7 @@ import re
 from collections.abc import Iterator
 from typing import NoReturn
 
-from tilewright.base.errors import TimetableError
+from tilewright.base.errors import TimetableError, expect_text
 from tilewright.parallel.timetables.timetable import Action, Pass, Timetable
 
 WORD = re.compile(r"\S+")
@@ -33,6 +33,7 @@ MEND = "write it as `tilewright timetable 1f1b --save FILE` does"
 
 def read_timetable(text: str) -> Timetable:
     """Return the timetable of a text; raise TimetableError, with line and column, if it is none."""
+    text = expect_text(text, "a timetable", TimetableError)
     lines = [(k, line.partition("#")[0]) for k, line in enumerate(text.splitlines(), 1)]
     lines = [(number, line) for number, line in lines if line.strip()]
     if not lines:
