@@ -1,7 +1,7 @@
 """The commands: what they print, what they write, and how a mistake is told."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,9 +16,14 @@ from tilewright.cli import contest, demo
 from tilewright.cli.demo import CURVES, TEXT, run_demo
 from tilewright.cli.peer import EAGER
 from tilewright.cli.session import CHECKPOINT, Plan, Session, open_session
+from tilewright.cli.tuned import watch
 from tilewright.cli.written_input import read_inputs
+from tilewright.compiler.choices import Asked
+from tilewright.compiler.tuning import Tuned
 from tilewright.cost import Machine, build_program, show_program
+from tilewright.graph.ir import Graph
 from tilewright.graph.text import parse
+from tilewright.tune import Measured, Verdict, this_processor
 
 Golden = Callable[[str, str], None]
 Command = Callable[..., tuple[int, str, str]]
@@ -92,6 +97,18 @@ def test_a_model_is_tuned_once_and_known_then(
     assert f"{kernels} kernels: 0 measured now, {measured} known, {left} left" in out
     _, out, _ = command("explain", "mlp")
     assert out.count("tuned: ") == measured
+
+
+def test_an_interrupted_tuner_hands_over_what_it_has() -> None:
+    def rows() -> Iterator[Tuned]:
+        yield first
+        raise KeyboardInterrupt
+
+    asked = Asked("k", "a kernel", 1, "own", (), 1, Graph("f", (), (), ()))
+    measured = Measured(this_processor(), "k", 1, 1, ())
+    first = Tuned(asked, 1, measured, Verdict("own", "", 1.0), known=False)
+    assert watch(rows(), 2, Console(quiet=True)) == ([first], False)
+    assert watch(iter([first]), 1, Console(quiet=True)) == ([first], True)
 
 
 # ----------------------------------------------------------------------------------------- looking

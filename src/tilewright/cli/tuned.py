@@ -9,7 +9,7 @@ This module does not know how kernels are computed, nor where measurements are k
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -37,24 +37,17 @@ def run_tuner(look: Look, seconds: float, console: Console, *, again: bool) -> b
     kernels = kernels_of(graph, options, store)
     device = Machine.here(lambda line: console.print(f"  measures {line}")).device
     limits = Limits(device.peaks, device.memory_bandwidth)
-    found: list[Tuned] = []
-    complete = False
-    with suppress(KeyboardInterrupt), _progress(console) as progress:
-        task = progress.add_task("kernels", total=len(kernels), title="")
-        rows = tune(
-            kernels,
-            options,
-            store,
-            limits,
-            seconds=seconds,
-            clock=time.perf_counter,
-            tensors=torch.from_numpy,
-            again=again,
-        )
-        for row in rows:
-            found.append(row)
-            progress.update(task, advance=1, title=row.asked.title)
-        complete = True
+    rows = tune(
+        kernels,
+        options,
+        store,
+        limits,
+        seconds=seconds,
+        clock=time.perf_counter,
+        tensors=torch.from_numpy,
+        again=again,
+    )
+    found, complete = watch(rows, len(kernels), console)
     console.print(_table(found))
     for line in _summary(found, len(kernels)):
         console.print(line)
@@ -76,7 +69,9 @@ def run_tuner(look: Look, seconds: float, console: Console, *, again: bool) -> b
     return complete
 
 
-def _progress(console: Console) -> Progress:
+def watch(rows: Iterator[Tuned], total: int, console: Console) -> tuple[list[Tuned], bool]:
+    """Return what a tuner yields, with its progress shown; False if it was interrupted."""
+    found: list[Tuned] = []
     columns = (
         TextColumn("  {task.description}"),
         BarColumn(),
@@ -84,7 +79,13 @@ def _progress(console: Console) -> Progress:
         TimeElapsedColumn(),
         TextColumn("{task.fields[title]}"),
     )
-    return Progress(*columns, console=console, transient=True)
+    with suppress(KeyboardInterrupt), Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("kernels", total=total, title="")
+        for row in rows:
+            found.append(row)
+            bar.update(task, advance=1, title=row.asked.title)
+        return found, True
+    return found, False
 
 
 def _table(found: Sequence[Tuned]) -> Table:

@@ -3,8 +3,9 @@
 The idea: the grid of knobs is small; what caches and registers rule out goes first, each with its
 reason, and a model of what is moved between caches ranks the rest (Low and others, Analytical
 modeling is enough for high-performance BLIS, 2016; its formulas keep a panel in the first cache and
-packed blocks in the second).  The model is right to about a third, so the best few are measured, of
-those that differ in what matters most: terms at a time, and blocks.
+packed blocks in the second).  The model says what a product takes to about a third, and hardly how
+those differ that fit: so the best few are measured, of those that are far apart in terms at a time
+and blocks.
 
 This module does not know what anything took.
 """
