@@ -1,6 +1,7 @@
 """The commands: what they print, what they write, and how a mistake is told."""
 
 import re
+import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,8 @@ from tilewright.compiler.tuning import Tuned
 from tilewright.cost import Machine, build_program, show_program
 from tilewright.graph.ir import Graph
 from tilewright.graph.text import parse
+from tilewright.kernels.loops_text import parse as parse_nest
+from tilewright.kernels.loops_text import show
 from tilewright.tune import Measured, Verdict, this_processor
 
 Golden = Callable[[str, str], None]
@@ -196,6 +199,18 @@ def test_explain_measures(command: Command, what: tuple[str, ...]) -> None:
     assert "between them" in out
 
 
+def test_explain_prints_the_loops_of_each_kernel_once(command: Command) -> None:
+    code, out, _ = command("explain", "mlp", "--loops")
+    assert code == 0
+    nests = re.findall(r"(?<=\n)(?:  .*\n)+", out)
+    assert nests
+    assert len(set(nests)) == len(nests)
+    for nest in nests:
+        text = textwrap.dedent(nest)
+        assert show(parse_nest(text)) == text
+        assert "\nparallel " in text
+
+
 def test_debug_compares_every_value_of_the_training_step(command: Command) -> None:
     code, out, _ = command("debug", "mlp")
     assert code == 0
@@ -281,6 +296,7 @@ WRONG: dict[str, tuple[str, ...]] = {
     "input_that_counts_floats": ("show", "half:net", "--input", "3:float32:4"),
     "input_that_is_too_large": ("show", "half:net", "--input", "99999999x99999999:float32"),
     "input_and_train": ("show", "half:net", "--input", "8x2:float32", "--train"),
+    "loops_and_measure": ("explain", "mlp", "--loops", "--measure"),
     "input_and_batch": ("explain", "half:net", "--input", "8x2:float32", "--batch", "8"),
     "factory_of_something_else": ("show", "half:number"),
     "no_factory": ("show", "half:nothing"),

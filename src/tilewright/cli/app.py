@@ -155,12 +155,22 @@ def explain(
     measure: Annotated[
         bool, typer.Option("--measure", help="Run it, and show where the time goes.")
     ] = False,
+    loops: Annotated[
+        bool, typer.Option("--loops", help="The loops of each kernel, as they are scheduled.")
+    ] = False,
 ) -> None:
-    """Print how every value of a model is computed, and why; or where its time goes."""
-    from tilewright.cli.inspect import Look, explanation, measurement
+    """Print how every value of a model is computed, and why; or its loops; or where time goes."""
+    from tilewright.cli.inspect import Look, explanation, kernel_loops, measurement
 
+    if loops and measure:
+        raise OptionError(
+            "--loops and --measure do not go together",
+            expected="one of them",
+            found="both",
+            mend="run the command once with each",
+        )
     look = Look(model, batch, tuple(inputs or ()), train)
-    print(measurement(look) if measure else explanation(look))
+    print(kernel_loops(look) if loops else measurement(look) if measure else explanation(look))
 
 
 @app.command()

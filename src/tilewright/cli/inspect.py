@@ -20,6 +20,7 @@ from tilewright.compiler import Built, Options, build
 from tilewright.compiler.choices import choices_for
 from tilewright.compiler.debug import Comparison, check_against_eager, compare_with_eager
 from tilewright.compiler.pipeline import passes
+from tilewright.compiler.report import loops_text
 from tilewright.cost import ModelSpec, model_names
 from tilewright.graph.ir import FUSED, LIBRARY, Graph
 from tilewright.graph.passes import Step, run
@@ -92,6 +93,11 @@ def cost_text(look: Look) -> str:
 def explanation(look: Look) -> str:
     """Return how every value is computed, and why."""
     return build(captured_graph(look)).explain()
+
+
+def kernel_loops(look: Look) -> str:
+    """Return the loops of every kernel: what threads share, what runs in lanes, what is kept."""
+    return loops_text(build(captured_graph(look)))
 
 
 def measurement(look: Look) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tilewright.base.dtypes import I64, DType
-from tilewright.base.errors import UNKNOWN, LibraryCallError, Origin
+from tilewright.base.errors import LibraryCallError, Origin
 from tilewright.base.expr import Expr, Read, Sym
 from tilewright.base.sizes import Sizes, nominal
 from tilewright.compiler import control
@@ -26,6 +26,7 @@ from tilewright.compiler.contraction import place_contraction
 from tilewright.compiler.inplace import updates_in_place
 from tilewright.compiler.library import Call, reason_of, serve
 from tilewright.compiler.options import Options
+from tilewright.compiler.report import Decision
 from tilewright.compiler.strided import is_contiguous
 from tilewright.compiler.varying import sizes_of
 from tilewright.compiler.winograd import place_winograd
@@ -70,19 +71,6 @@ from tilewright.program import (
 from tilewright.program import CONSTANT as CONSTANT_BUFFER
 
 _PRODUCTS = (place_winograd, place_accumulated, place_contraction)
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """How one value is computed: by "kernel", "library", "view", "copy" or "constant", or by the
-    steps of "control" flow, and why."""
-
-    value: str
-    how: str
-    reason: str
-    origin: Origin = UNKNOWN
-    flops: int = 0
-    bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,7 +295,7 @@ class Assembly:
         views += [self._sizes()] if made.sizes else []
         step = Launch(made.name, tuple(views), outputs, made.parts, node.origin, made.flops)
         self.steps.append(step)
-        self.decide(node, "kernel", f"{reason}: {made.name}", made.flops, made.bytes)
+        self.decide(node, "kernel", f"{reason}: {made.name}", made.flops, made.bytes, made.nest)
 
     def _sizes(self) -> View:
         """Return where kernels find the values of the sizes that vary."""
@@ -478,10 +466,13 @@ class Assembly:
         program = replace(program, buffers=placed, arena_bytes=plan.bytes)
         return Assembled(program, tuple(self.decisions), plan)
 
-    def decide(self, node: Node, how: str, reason: str, flops: int = 0, bytes_: int = 0) -> None:
+    def decide(
+        self, node: Node, how: str, reason: str, flops: int = 0, bytes_: int = 0, nest: str = ""
+    ) -> None:
         reason = f"prepared, {reason}" if self.kind == KEPT else reason
         for value in node.outputs[:1]:
-            self.decisions.append(Decision(value.name, how, reason, node.origin, flops, bytes_))
+            made = Decision(value.name, how, reason, node.origin, flops, bytes_, nest)
+            self.decisions.append(made)
 
 
 def _loops(shape: Sequence[int]) -> tuple[Loop, ...]:

@@ -5,12 +5,31 @@ This module does not decide anything; it writes down what `assemble` decided.
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from tilewright.base.errors import UNKNOWN, Origin
 from tilewright.program import LibraryCall, Program, Segment, flat, parted, steps
 
 if TYPE_CHECKING:
     from tilewright.compiler.pipeline import Built
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """How one value is computed: by "kernel", "library", "view", "copy" or "constant", or by the
+    steps of "control" flow, and why.
+
+    nest: the loops of a kernel that is made from formulas, as text.
+    """
+
+    value: str
+    how: str
+    reason: str
+    origin: Origin = UNKNOWN
+    flops: int = 0
+    bytes: int = 0
+    nest: str = ""
 
 
 class Explainable(Protocol):
@@ -51,6 +70,21 @@ def explain_built(built: "Built") -> str:
     target = f" for {built.target}" if built.target else ""
     lines.append(f"  compiled{target} in {sum(s for _, s in built.seconds):.2f} s ({times})")
     return "\n".join(lines)
+
+
+def loops_text(built: "Built") -> str:
+    """Return the loops of every kernel that is made from formulas, each once, with what it makes;
+    their grammar is that of `kernels/loops.py`."""
+    made: dict[tuple[str, str], list[str]] = {}
+    for decision in built.decisions:
+        if decision.nest:
+            made.setdefault((decision.reason, decision.nest), []).append(decision.value)
+    texts = []
+    for (reason, nest), values in made.items():
+        others = f" and {len(values) - 1} more" if len(values) > 1 else ""
+        indented = "\n".join(f"  {line}" for line in nest.splitlines())
+        texts.append(f"{values[0]}{others}: {reason}\n{indented}\n")
+    return "\n".join(texts)
 
 
 def _kept(program: Program) -> Iterator[str]:

@@ -29,9 +29,9 @@ from tilewright.kernels.body import (
     volume,
 )
 from tilewright.kernels.expression import Memory, Printer
-from tilewright.kernels.loops import canonical_nest
+from tilewright.kernels.loops import Item, LoopNest, canonical_nest
 from tilewright.kernels.loops_c import print_nest
-from tilewright.kernels.loops_text import show_items
+from tilewright.kernels.loops_text import show
 from tilewright.kernels.naive import can_slice, print_naive
 from tilewright.kernels.plan import Plan, make_plan
 from tilewright.kernels.rows import schedule_region
@@ -62,7 +62,7 @@ class Emitted:
     parts: how many there are.  flops, bytes:
     what all parts together compute and touch.  recipe: how it was made, and why.
     sizes: whether p holds, between inputs and outputs, the values of all named sizes (`long`).
-    nest: the loops of its regions, as text (`loops_text`); "" where there are none.
+    nest: what it computes and its loops, as text (`loops_text`); "" where there are none.
     The function returns 0, or the sum of 1 (an index out of range), 2 (an integer divided by zero)
     and 4 (out of memory).
     """
@@ -113,20 +113,21 @@ def _emit(plain: Body) -> Emitted:
     outputs = {name: memory for name, memory in memory.items() if name.startswith("v")}
     printer = Printer(body, inputs)
     root = Scope(Block(), frozenset())
-    nests: list[str] = []
+    loops: list[Item] = []
     if choice.plan is not None:
         units = 1
         for region in choice.plan.regions:
             if all(volume(static_shape(s.formula.type)) for s in region.statements):
                 nest = schedule_region(canonical_nest(body, region), region)
                 units = larger(units, print_nest(printer, nest, outputs, root))
-                nests += show_items(nest)
+                loops += nest.items
     elif choice.scatter is not None:
         units = print_scatter(printer, choice.scatter, outputs[body.outputs[0]], root)
     else:
         return print_plainly(plain, choice.reason)
     parts = parts_for(units, flops_of(body) + bytes_of(body) // 4)
-    return finish(body, printer, root, parts, choice.reason, "\n".join(nests))
+    text = show(LoopNest(body, tuple(loops))) if loops else ""
+    return finish(body, printer, root, parts, choice.reason, text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from typing import get_args
 from tilewright.base.dtypes import BY_NAME
 from tilewright.base.errors import LoopError
 from tilewright.base.expr import Const, Expr, Read
+from tilewright.base.sizes import all_same
 from tilewright.base.syntax import parse as parse_expr
 from tilewright.base.syntax import show as show_expr
 from tilewright.graph import notation
@@ -65,18 +66,13 @@ _KEEP = re.compile(r"keep (?P<read>v\d+\[.*?\])(?: in (?P<place>.*))?")
 
 def show(nest: LoopNest) -> str:
     """Return the text of a nest, its head included."""
-    return "\n".join((*_head(nest.body), *show_items(nest))) + "\n"
-
-
-def show_items(nest: LoopNest) -> Iterator[str]:
-    """Yield the lines of a nest without its head."""
-    yield from _items(nest, nest.items, "")
+    return "\n".join((*_head(nest.body), *_items(nest, nest.items, ""))) + "\n"
 
 
 def _head(body: Body) -> Iterator[str]:
     for tensor in body.inputs:
         text = f"{tensor.name}: {tensor.type}"
-        if tensor.strides != contiguous(static_shape(tensor.type)):
+        if not all_same(tensor.strides, contiguous(static_shape(tensor.type))):
             text += f" strides ({', '.join(map(str, tensor.strides))})"
         yield text
     for name, formula in body.formulas:
