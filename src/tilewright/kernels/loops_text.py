@@ -47,7 +47,7 @@ from tilewright.kernels.loops import (
 
 _WORDS = {"serial": "for", "parallel": "parallel", "lanes": "lanes"}
 _KINDS: dict[str, Kind] = {_WORDS[kind]: kind for kind in get_args(Kind)}
-_COMMENT = 44  # the column of what is for the reader
+_COMMENT = 44  # the column of what is for the reader, at least
 _TYPE = r"(?P<dtype>\w+)\[(?P<shape>[\d, ]*)\]"
 _INPUT = re.compile(rf"(?P<name>a\d+): {_TYPE}( strides \((?P<strides>[-\d, ]*)\))?")
 _FORMULA = re.compile(rf"(?P<name>v\d+): {_TYPE}  (?P<text>.*)")
@@ -92,7 +92,7 @@ def _items(nest: LoopNest, items: tuple[Item, ...], pad: str) -> Iterator[str]:
             case Do(formula, loops, into, slot):
                 line = f"{pad}{formula}({_listed(loops)})"
                 line += f" into {into}[{show_expr(slot, index=True)}]" if into else ""
-                yield f"{line:<{_COMMENT}}# {_bound(nest, item)}"
+                yield f"{line:<{_COMMENT - 1}} # {_bound(nest, item)}"
             case Sums(name, formula, length, dtype):
                 yield f"{pad}sums {name}[{length}]: {dtype} of {formula}"
             case Fold(formula, index, sums, slot):
