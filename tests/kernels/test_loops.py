@@ -338,6 +338,30 @@ WRONG = {
     ),
 }
 
+SUMMED = """a0: f32[6, 10]
+v0: f32[6]  y[i0<6] += a0[i0, i1<10]
+-> v0
+parallel r0 in 0..6:
+  sums s0[10]: f32 of v0
+  lanes c0 in 0..10:
+    v0(r0, c0) into s0[c0]
+  v0[r0] from s0
+"""
+TAKEN, FOLDED = "  lanes c0 in 0..10:\n    v0(r0, c0) into s0[c0]\n", "  v0[r0] from s0\n"
+WRONG |= {
+    "too-few-sums": (parse(SUMMED.replace("s0[10]", "s0[9]")), "does not fit into s0"),
+    "one-sum": (parse(SUMMED.replace("s0[c0]", "s0[0]")), "do not run apart"),
+    "no-sums": (parse(SUMMED.replace("  sums s0[10]: f32 of v0\n", "")), "uses s0"),
+    "folded-early": (
+        parse(SUMMED.replace(TAKEN + FOLDED, FOLDED + TAKEN)),
+        "before all its terms have come",
+    ),
+}
+
+
+def test_the_verifier_takes_sums_that_are_right() -> None:
+    verify(parse(SUMMED))
+
 
 @pytest.mark.parametrize("name", list(WRONG))
 def test_the_verifier_refuses(name: str) -> None:
