@@ -14,10 +14,11 @@ from typing import Any
 from tilewright.autodiff import Split, resolve, reverse, split
 from tilewright.base.errors import UNKNOWN, MutationError, TilewrightError
 from tilewright.capture import Captured, Computed, Input, Mutation, capture_to_run
+from tilewright.compiler.built import Built
 from tilewright.compiler.debug import check_against_eager
 from tilewright.compiler.fallback import leave_to_eager, under_a_transform
 from tilewright.compiler.options import Options
-from tilewright.compiler.pipeline import Built, build
+from tilewright.compiler.pipeline import build
 from tilewright.compiler.varying import check_split
 from tilewright.graph.ir import Graph, Value
 from tilewright.optimize import RollLoops

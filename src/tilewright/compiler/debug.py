@@ -16,8 +16,9 @@ import numpy as np
 from tilewright.base.dtypes import BF16, F16, F32, F64, DType
 from tilewright.base.errors import DivergenceError
 from tilewright.capture import drawing_again, replay
+from tilewright.compiler.built import Built
 from tilewright.compiler.options import Options
-from tilewright.compiler.pipeline import Built, build
+from tilewright.compiler.pipeline import build
 from tilewright.graph.build import draws
 from tilewright.graph.ir import CONSTANT, Graph, Node, Value
 

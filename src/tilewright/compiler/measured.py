@@ -26,7 +26,7 @@ from tilewright.program import (
 from tilewright.runtime import Timed, Trace
 
 if TYPE_CHECKING:
-    from tilewright.compiler.pipeline import Built
+    from tilewright.compiler.built import Built
 
 GIGA = 1e9
 MOST = 40  # rows that are shown

@@ -12,7 +12,7 @@ from tilewright.base.errors import UNKNOWN, Origin
 from tilewright.program import LibraryCall, Program, Segment, flat, parted, steps
 
 if TYPE_CHECKING:
-    from tilewright.compiler.pipeline import Built
+    from tilewright.compiler.built import Built
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +63,8 @@ def explain_built(built: "Built") -> str:
         f"segments, {sum(calls.values())} library calls"
     )
     lines += [f"    {count:>4} x {target}" for target, count in sorted(calls.items())]
-    lines += [f"  {line}" for line in built.tuned]
-    lines.append(f"  {built.assembled.memory}")
+    lines += [f"  {line}" for line in built.why().tuned]
+    lines.append(f"  {built.why().assembled.memory}")
     lines += _kept(program)
     times = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in built.seconds)
     target = f" for {built.target}" if built.target else ""
