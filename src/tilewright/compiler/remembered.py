@@ -78,5 +78,8 @@ def _stamps(folder: Path) -> Iterator[tuple[str, int, int]]:
         folders[:] = sorted(name for name in folders if name != "__pycache__")
         for name in sorted(files):
             path = os.path.join(place, name)
-            found = os.stat(path)
+            try:
+                found = os.stat(path)
+            except FileNotFoundError:  # another process was writing it
+                continue
             yield path, found.st_size, found.st_mtime_ns
