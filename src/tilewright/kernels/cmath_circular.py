@@ -30,7 +30,11 @@ static inline double quarter_turns(float x, long *q) {
     const unsigned long low = (m * four_over_pi[at + 8]) >> 32;
     const unsigned long turns = high + low + m * four_over_pi[at + 4];
     const unsigned long whole = (turns + (1ul << 61)) >> 62;
-    const double part = (double)(long)(turns - (whole << 62)) * 3.4061215800304e-19;
+    /* By halves: 64 bits become a double in the vectors of AVX-512 alone. */
+    const unsigned long rest = turns - (whole << 62);
+    const double top = (double)(int)(unsigned int)(rest >> 32) * 4294967296.0;
+    const double under = (double)(int)((unsigned int)rest ^ 0x80000000u) + 2147483648.0;
+    const double part = (top + under) * 3.4061215800304e-19;
     const int far = __builtin_fabsf(x) >= 1048576.0f;
     *q = far ? (x < 0.0f ? -(long)whole : (long)whole) : bits_f64(z) & 3;
     const double r = far ? (x < 0.0f ? -part : part) : near;
