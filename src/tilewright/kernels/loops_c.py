@@ -9,7 +9,7 @@ This module does not know which loops are good ones.
 from collections.abc import Mapping
 
 from tilewright.base.dtypes import BOOL, I64
-from tilewright.base.expr import Call, Const, Expr, Read, Sym
+from tilewright.base.expr import Call, Const, Expr, Read, Sym, names
 from tilewright.base.expr import walk as expressions
 from tilewright.base.sizes import Size, same
 from tilewright.kernels.conversion import literal, load, stored
@@ -44,7 +44,8 @@ def print_nest(printer: Printer, nest: LoopNest, targets: Mapping[str, Memory], 
     walker = _Walk(printer, nest, targets)
     unit = walker.opened(root, outer)
     # What is reduced over everything is no loop's: only its place says when it is there.
-    unit.pinned = any(isinstance(item, Fold) and not item.index for item in walk(nest.items))
+    folds = (item.index for item in walk(nest.items) if isinstance(item, Fold))
+    unit.pinned = any(not any(map(names, index)) for index in folds)
     walker.items(outer.items, unit)
     if same(count, 1):
         root.attach(unit, "if (part == 0)")
