@@ -23,6 +23,7 @@ from tilewright.compiler.accumulate import place_accumulated
 from tilewright.compiler.attention import place_attention
 from tilewright.compiler.choices import Choices
 from tilewright.compiler.contraction import place_contraction
+from tilewright.compiler.epilogue import place_followed
 from tilewright.compiler.inplace import updates_in_place
 from tilewright.compiler.library import Call, reason_of, serve
 from tilewright.compiler.options import Options
@@ -180,13 +181,13 @@ class Assembly:
         """Decide how a node is computed, and add what does it."""
         if node.op == CONSTANT:
             self._constant(node)
-        elif node.op == FUSED:
+        elif node.op == FUSED and not place_followed(self, node):
             self._kernel(node, node.graphs[0], "fused region")
         elif node.op in CONTROL:
             reason = control.PLACED[node.op](self, node)
             self.decide(node, "control", reason)
         elif node.outputs[0].name in self.places:
-            pass  # the other half of a convolution's gradient was computed along
+            pass  # a product and what follows; what was computed along with another
         elif node.formula is not None:
             if not (self._alias(node) or any(place(self, node) for place in _PRODUCTS)):
                 self._kernel(node, as_body(node), "one formula")

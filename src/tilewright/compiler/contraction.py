@@ -18,7 +18,7 @@ from tilewright.base.dtypes import DType
 from tilewright.base.expr import Call, Const, Expr, Read, Sym, substitute
 from tilewright.base.sizes import least_of, same
 from tilewright.compiler.choices import LIBRARY, alone, ask_product
-from tilewright.compiler.strided import grouped, is_contiguous
+from tilewright.compiler.strided import dense_view, grouped, is_contiguous, row_major
 from tilewright.graph.classify import Contraction, classify_contraction
 from tilewright.graph.ir import Formula, Loop, Node, TensorType, Value
 from tilewright.graph.notation import normal
@@ -52,45 +52,45 @@ Hoist = Callable[[View, Sequence[Expr], Sequence[Loop]], View | None]
 class MatrixCall:
     """`output = inputs[0] @ inputs[1]`, by a call to `by` or by our kernel of the product `by`.
 
-    direct: whether the output is the result's own memory.
+    direct: whether the output is the result's own memory.  turned: whether the product's rows are
+    the contraction's columns.
     """
 
     by: str | Product
     inputs: tuple[View, View]
     output: View
     direct: bool
+    turned: bool = False
 
 
-def place_contraction(assembly: "Assembly", node: Node) -> bool:
-    """Add what computes a node if it is a matrix product, by a kernel of ours or the library's."""
+Follow = Callable[[Contraction, tuple[View, View], Tiling, Hoist, str], bool]
+"""follow(product, operands, tiling, hoist, why) -> whether one kernel computes it and more."""
+
+
+def place_contraction(assembly: "Assembly", node: Node, follow: Follow | None = None) -> bool:
+    """Add what computes a node if it is a matrix product, by a kernel of ours or the library's.
+
+    follow: is asked, if ours is to compute it, to add a kernel of it and of what follows it.
+    """
     found = product_in(node)
     if found is None or 0 in node.output.type.shape:
         return False
-    dtype, library = node.output.type.dtype, assembly.options.library
-    sources = operands_of(node)
+    dtype, sources = node.output.type.dtype, operands_of(node)
     left, right = (assembly.places[sources[r.tensor].name] for r in (found.left, found.right))
-    able = ours = is_ours(found, dtype) and _is_small(left) and _is_small(right)
-    before, _ = assembly.before(right)
-    if library and ours and not _is_copied(found, left, right):
-        few = before is assembly and _is_packed_for_few(found, right)
-        ours = _flops(found) <= SMALL and not few
-    if not (ours or library):
+    there = assembly.targets.get(node.output.name) or dense_view(node.output.type)
+    decided = _decided(assembly, node, found, (left, right, there))
+    if decided is None:
         return False
+    tiling, hoist, why = decided
+    if follow and tiling and follow(found, (left, right), tiling, hoist, why):
+        return True
     result = assembly.place(node.output)
+    views = (left, right, result)
 
     def scratch(loops: Sequence[Loop]) -> View:
         return assembly.scratch(f"{node.output.name}_product", _over(loops, dtype))
 
-    views = (left, right, result)
-    tiling, why = (Tiling() if ours else None), ""
-    kept = able and before.kind == KEPT and _is_kept(found, dtype, views)
-    if kept:
-        tiling, why = Tiling(), "packed once"
-    elif able:
-        tiling, why = _chosen(assembly, node, found, views, tiling)
     if tiling is not None:
-        sliced = kept or (assembly.depth > 0 and _is_better_sliced(found))
-        hoist = assembly.hoisted if sliced else _nowhere
         call = as_product(found, dtype, *views, assembly.gathered, hoist)
     else:
         call = as_matrices(found, *views, assembly.gathered, scratch)
@@ -101,6 +101,29 @@ def place_contraction(assembly: "Assembly", node: Node) -> bool:
         spread = _spread(loops, found.target, found.scale, node.output.type)
         assembly.launch(spread, dense, result, f"{name} result put in its place")
     return True
+
+
+def _decided(
+    assembly: "Assembly", node: Node, found: Contraction, views: tuple[View, View, View]
+) -> tuple[Tiling | None, Hoist, str] | None:
+    """Return the knobs of our kernel, None for the library; what gathers once for many runs of it;
+    and why.  None where neither can."""
+    (left, right, _), dtype = views, node.output.type.dtype
+    library = assembly.options.library
+    able = ours = is_ours(found, dtype) and _is_small(left) and _is_small(right)
+    before, _ = assembly.before(right)
+    if library and ours and not _is_copied(found, left, right):
+        few = before is assembly and _is_packed_for_few(found, right)
+        ours = _flops(found) <= SMALL and not few
+    if not (ours or library):
+        return None
+    if able and before.kind == KEPT and _is_kept(found, dtype, views):
+        return Tiling(), assembly.hoisted, "packed once"
+    tiling, why = (Tiling() if ours else None), ""
+    if able:
+        tiling, why = _chosen(assembly, node, found, views, tiling)
+    sliced = assembly.depth > 0 and _is_better_sliced(found)
+    return tiling, assembly.hoisted if sliced else nowhere, why
 
 
 def _chosen(
@@ -120,9 +143,9 @@ def _chosen(
 
     def copy(view: View, index: Sequence[Expr], loops: Sequence[Loop]) -> View:
         copied.add(view.buffer)
-        return _row_major(view, index, loops)
+        return row_major(view, index, loops)
 
-    product = as_product(found, node.output.type.dtype, *views, copy, _nowhere).by
+    product = as_product(found, node.output.type.dtype, *views, copy, nowhere).by
     assert isinstance(product, Product), "it was asked for"
     sources = operands_of(node)
     names = (sources[read.tensor].name for read in (found.left, found.right))
@@ -230,16 +253,10 @@ def _is_kept(found: Contraction, dtype: DType, views: tuple[View, View, View]) -
 
     def copy(view: View, index: Sequence[Expr], loops: Sequence[Loop]) -> View:
         copied.append(view)
-        return _row_major(view, index, loops)
+        return row_major(view, index, loops)
 
-    as_product(found, dtype, *views, _row_major, copy)
+    as_product(found, dtype, *views, row_major, copy)
     return bool(copied) and _is_packed(found, views[1])
-
-
-def _row_major(view: View, _: Sequence[Expr], loops: Sequence[Loop]) -> View:
-    """Return the view of a copy that is not made."""
-    shape = tuple(fixed(loop.extent) for loop in loops)
-    return View(view.buffer, shape, contiguous(shape))
 
 
 def kernel_of(node: Node) -> Emitted | None:
@@ -248,19 +265,15 @@ def kernel_of(node: Node) -> Emitted | None:
     if found is None or not is_ours(found, dtype):
         return None
 
-    def lying(name: str, type_: TensorType) -> View:
-        shape = tuple(fixed(dim) for dim in type_.shape)
-        return View(name, shape, contiguous(shape))
-
     types = {name: value.type for name, value in operands_of(node).items()}
-    left, right = (lying(read.tensor, types[read.tensor]) for read in (found.left, found.right))
-    result = lying("y", node.output.type)
-    call = as_product(found, dtype, left, right, result, _row_major, _nowhere)
+    left, right = (dense_view(types[r.tensor], r.tensor) for r in (found.left, found.right))
+    result = dense_view(node.output.type, "y")
+    call = as_product(found, dtype, left, right, result, row_major, nowhere)
     assert isinstance(call.by, Product), "it was asked for"
     return emit_product(call.by)
 
 
-def _nowhere(_: View, __: Sequence[Expr], ___: Sequence[Loop]) -> None:
+def nowhere(_: View, __: Sequence[Expr], ___: Sequence[Loop]) -> None:
     """Hoist nothing: there is no loop around."""
 
 
@@ -289,7 +302,8 @@ def as_product(
         operand(left, found.left, (*batch, *m, *k)),
         operand(right, found.right, (*batch, *k, *n)),
     )
-    if _is_better_turned(_role(m, a, c), _role(n, b, c)):
+    turned = _is_better_turned(_role(m, a, c), _role(n, b, c))
+    if turned:
         # The transpose of the product is that of its operands' transposes, the other way round.
         a, b, m, n = b, a, n, m
     else:
@@ -303,7 +317,7 @@ def as_product(
     )
     roles = _role(m, a, c), _role(n, b, c), _role(k, a, b)
     product = Product(dtype, outer, *roles, found.scale)
-    return MatrixCall(product, (a.view, b.view), c.view, direct=True)
+    return MatrixCall(product, (a.view, b.view), c.view, direct=True, turned=turned)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,15 @@ from tilewright.compiler.running import SplitRunningSums
 from tilewright.compiler.varying import check_other_example
 from tilewright.graph.ir import Graph, Node
 from tilewright.graph.passes import Pass, run
-from tilewright.optimize import Apart, ChunkRows, DeadCode, Fuse, SplitReductions, simplifications
+from tilewright.optimize import (
+    Apart,
+    ChunkRows,
+    DeadCode,
+    Fuse,
+    FuseEpilogues,
+    SplitReductions,
+    simplifications,
+)
 from tilewright.program import Program
 from tilewright.runtime import Executable, find_toolchain
 from tilewright.tune import Store
@@ -43,8 +51,9 @@ def passes(options: Options, choices: Choices) -> tuple[Pass, ...]:
         PlaceConvolutions(options.library, options.winograd, options.frozen, choices),
         SplitReductions(),
     )
-    fuse = Apart(Fuse()) if options.frozen else Fuse()
-    return (*before, fuse, DeadCode()) if options.fuse else before
+    fuse: tuple[Pass, ...] = (Fuse(), FuseEpilogues())
+    fuse = tuple(map(Apart, fuse)) if options.frozen else fuse
+    return (*before, *fuse, DeadCode()) if options.fuse else before
 
 
 def _kept(node: Node) -> bool:

@@ -9,8 +9,11 @@ This module knows shapes and strides only.
 from collections.abc import Sequence
 from dataclasses import replace
 
+from tilewright.base.expr import Expr
 from tilewright.base.sizes import same
-from tilewright.program import View
+from tilewright.graph.ir import Loop, TensorType
+from tilewright.graph.total import fixed
+from tilewright.program import View, contiguous
 
 
 def merge(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, int] | None:
@@ -53,3 +56,15 @@ def is_contiguous(view: View) -> bool:
             return False
         step *= max(size, 1)
     return True
+
+
+def dense_view(type_: TensorType, name: str = "") -> View:
+    """Return a view of all of something that lies row by row."""
+    shape = tuple(fixed(dim) for dim in type_.shape)
+    return View(name, shape, contiguous(shape))
+
+
+def row_major(view: View, _: Sequence[Expr], loops: Sequence[Loop]) -> View:
+    """Return the view of a copy over loops that is not made."""
+    shape = tuple(fixed(loop.extent) for loop in loops)
+    return View(view.buffer, shape, contiguous(shape))

@@ -32,12 +32,14 @@ from tilewright.kernels.contraction import (
     blocks,
     described_product,
     emit_product,
+    keeps,
     merged,
     product_extents,
     tiles,
 )
 from tilewright.kernels.contraction import RECIPE as PRODUCT_RECIPE
 from tilewright.kernels.emit import FLAGS, Emitted, choose_recipe, emit, emit_naive, read_together
+from tilewright.kernels.epilogue import Epilogue, Following, print_epilogue
 from tilewright.kernels.winograd import (
     MOST_INPUTS,
     WINOGRAD_DTYPES,
@@ -61,6 +63,8 @@ __all__ = [
     "merged",
     "Attention",
     "Emitted",
+    "Epilogue",
+    "Following",
     "Product",
     "Strides",
     "Tiling",
@@ -84,6 +88,8 @@ __all__ = [
     "WINOGRAD_DTYPES",
     "Winograd",
     "is_narrow",
+    "keeps",
+    "print_epilogue",
     "read_together",
     "tiles",
 ]

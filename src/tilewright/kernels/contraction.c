@@ -7,29 +7,38 @@
    matrix multiplication, 2008).  The sum over t goes in steps of DEPTH, so that a panel of b stays
    in the first cache; in each element the order of the terms is that of t, whatever the tiles.
    Operands that memory does not hold as the tile reads them are packed first, on the stack: a
-   megabyte of b and a quarter of a. */
+   megabyte of b and a quarter of a.
+
+   What follows the product element by element takes the sums block by block, while they are in the
+   first cache, and they need not go to memory themselves. */
 
 #define DEPTH 512               /* at most, as what follows; a product says what it takes */
 #define COLUMNS (24 * PANEL)    /* of b that are packed at a time */
 #define GROUP 16                /* tiles of rows of a that are packed at a time */
+#define ABREAST 4               /* panels whose sums something that follows takes at a time */
+#define TAKEN 4                 /* tiles of rows, then */
 #define PACKED_B ((1 << 20) / (long)sizeof(T))
 #define PACKED_A ((1 << 18) / (long)sizeof(T))
 #define CHUNK 32                /* steps that tiles of a are packed for in turn if they share lines */
 #define FAR 512                 /* rows further apart fall on the same sets of the first cache */
 #define LOOPS 16                /* of rows, columns or terms, at most */
 
-/* One tile; rows and wide are known where it is called.  cj: from a vector of c to the next. */
+/* Where a tile of c lies: how far it is from a row to the next, and from a vector to the next. */
+typedef struct { T *at; long row, vector; } Tile;
+
+/* One tile; rows and wide are known where it is called.  If there is `more` in c, it is added; the
+   sums go to `to`. */
 inlined void tile(const int rows, const int wide, long depth, const T *a, long ai, long at,
-                  const T *b, long bt, T *c, long ci, long cj, T scale, int more) {
+                  const T *b, long bt, Tile c, Tile to, T scale, int more) {
   V sum[ROWS][WIDE];
   unrolled for (int i = 0; i < rows; i++) unrolled for (int j = 0; j < wide; j++) {
     sum[i][j] = (V){};
   }
-  const T *ahead = c;                                   /* the row of c that is fetched meanwhile */
+  const T *ahead = c.at;                                /* the row of c that is fetched meanwhile */
   for (long t = 0; t < depth; t++) {
     V right[WIDE];
-    unrolled for (int j = 0; j < wide; j++) __builtin_prefetch(ahead + j * cj, 1);
-    ahead = t < rows - 1 ? ahead + ci : c;
+    unrolled for (int j = 0; j < wide; j++) __builtin_prefetch(ahead + j * c.vector, 1);
+    ahead = t < rows - 1 ? ahead + c.row : c.at;
     unrolled for (int j = 0; j < wide; j++) right[j] = *(const V *)(b + t * bt + j * LANES);
     unrolled for (int j = 0; j < wide; j++) in_register(right[j]);
     unrolled for (int i = 0; i < rows; i++) {
@@ -38,10 +47,9 @@ inlined void tile(const int rows, const int wide, long depth, const T *a, long a
     }
   }
   unrolled for (int i = 0; i < rows; i++) unrolled for (int j = 0; j < wide; j++) {
-    V *to = (V *)(c + i * ci + j * cj);
-    if (more) sum[i][j] += *to;
+    if (more) sum[i][j] += *(const V *)(c.at + i * c.row + j * c.vector);
     if (scale != 1) sum[i][j] *= scale;
-    *to = sum[i][j];
+    *(V *)(to.at + i * to.row + j * to.vector) = sum[i][j];
   }
 }
 
@@ -50,13 +58,13 @@ inlined void tile(const int rows, const int wide, long depth, const T *a, long a
 #else
 #define CASE(R, W) \
   case R * 4 + W: \
-    if (R <= ROWS && W <= WIDE) tile(R, W, depth, a, ai, at, b, bt, c, ci, cj, scale, more); \
+    if (R <= ROWS && W <= WIDE) tile(R, W, depth, a, ai, at, b, bt, c, to, scale, more); \
     break;
 #define CASES(R) CASE(R, 1) CASE(R, 2)
 
 static __attribute__((noinline)) void any_tile(long rows, long wide, long depth, const T *a,
-                                               long ai, long at, const T *b, long bt, T *c,
-                                               long ci, long cj, T scale, int more) {
+                                               long ai, long at, const T *b, long bt, Tile c,
+                                               Tile to, T scale, int more) {
   switch (rows * 4 + wide) {
     CASES(1) CASES(2) CASES(3) CASES(4) CASES(5) CASES(6) CASES(7)
     CASES(8) CASES(9) CASES(10) CASES(11) CASES(12) CASES(13) CASES(14)
@@ -187,23 +195,28 @@ static void pack(long depth, long n, const T *x, const int *xt, const int *xj, T
   }
 }
 
+/* Takes the sums of rows from top to bottom and columns from left to right, a row every `step`. */
+typedef void Then(const void *with, const T *sums, long step, long top, long bottom, long left,
+                  long right);
+
 /* Rows from top to bottom, columns from left to right of a product whose loops are `down`, `across`
    and, of the terms, `along`; their strides are those in (a, c), (b, c) and (a, b).  At a time,
    `deep` terms are summed, and so many panels of b and tiles of a are packed, as far as there is
-   room. */
+   room.  then: 0, or what takes the sums, with `with`, once they have all their terms; c keeps them
+   until they do, and may be 0 where `deep` terms are all there are. */
 void NAME(const long *down, const long *across, const long *along, long top, long bottom, long left,
           long right, const T *a, const T *b, T *c, T scale, long deep, long most_panels,
-          long most_tiles) {
+          long most_tiles, Then *then, const void *with) {
   T packed_b[PACKED_B + LANES] __attribute__((aligned(VECTOR)));
   T packed_a[PACKED_A] __attribute__((aligned(VECTOR)));
-  T rest[ROWS * PANEL];
+  T block[TAKEN * ROWS * ABREAST * PANEL] __attribute__((aligned(VECTOR)));
   int ai[GROUP * ROWS], ci[GROUP * ROWS], bj[COLUMNS], cj[COLUMNS], at[DEPTH], bt[DEPTH];
   const long rows = bottom - top, tiles = (rows + ROWS - 1) / ROWS;
   long length = 1;
   for (long k = 0; k < along[0]; k++) length *= along[3 * k + 1];
   deep = least(deep, DEPTH);
   const long heap = ROWS * deep + LANES;        /* a packed tile of a, and what overwrites its end */
-  const long group_tiles = least(least(most_tiles, GROUP), PACKED_A / heap);
+  const long group_tiles = least(least(most_tiles, then ? TAKEN : GROUP), PACKED_A / heap);
   const long columns = least(least(most_panels, COLUMNS / PANEL), PACKED_B / (PANEL * deep));
   const long panels = (right - left + PANEL - 1) / PANEL;
   const long turns = (panels + columns - 1) / columns;
@@ -216,7 +229,8 @@ void NAME(const long *down, const long *across, const long *along, long top, lon
     for (long t = 0; t < length; t += deep) {
       const long depth = least(length - t, deep);
       /* Once all terms are summed: a sum and then a product are never rounded as one. */
-      const T factor = t + depth == length ? scale : 1;
+      const int last = t + depth == length, taken = last && then;
+      const T factor = last ? scale : 1;
       const int equal = walk(along, t, depth, at, bt);
       const long step_a = depth > 1 ? at[1] - at[0] : 1, step_b = depth > 1 ? bt[1] - bt[0] : 1;
       const int steady = equal || even(at, depth, step_a);
@@ -262,16 +276,21 @@ void NAME(const long *down, const long *across, const long *along, long top, lon
             const long i = top + rows * q / tiles - first;
             const long high = top + rows * (q + 1) / tiles - first - i;
             const T *x = turned ? packed_a + (q - group) * heap : a + ai[i] + at[0];
+            T *sums = block + (then ? (i * ABREAST + j / PANEL % ABREAST) * PANEL : 0);
+            const Tile own = {sums, ABREAST * PANEL, LANES};
+            const Tile there = whole && c ? (Tile){c + ci[i] + cj[j], next_c, next} : own;
             any_tile(high, width / LANES, depth, x, turned ? 1 : next_a, turned ? high : step_a, y,
-                     step, whole ? c + ci[i] + cj[j] : rest, whole ? next_c : PANEL,
-                     whole ? next : LANES, whole ? factor : 1, whole && t);
+                     step, there, taken ? own : there, whole ? factor : 1, whole && t);
             if (!whole)
               for (long r = 0; r < high; r++)
                 for (long s = 0; s < have; s++) {
-                  T *to = c + ci[i + r] + cj[j + s];
-                  *to = (t ? *to + rest[r * PANEL + s] : rest[r * PANEL + s]) * factor;
+                  T *sum = sums + r * ABREAST * PANEL + s, *to = c ? c + ci[i + r] + cj[j + s] : 0;
+                  *(taken ? sum : to) = (t ? *to + *sum : *sum) * factor;
                 }
           }
+          const long waiting = j % (ABREAST * PANEL);   /* columns before these that were kept */
+          if (taken && (waiting == (ABREAST - 1) * PANEL || j + PANEL >= some))
+            then(with, block, ABREAST * PANEL, first, first + count, n + j - waiting, n + j + have);
         }
       }
     }

@@ -17,6 +17,7 @@ from pathlib import Path
 from tilewright.base.dtypes import F32, F64, DType
 from tilewright.kernels.body import volume
 from tilewright.kernels.emit import PARTS, Emitted, named
+from tilewright.kernels.epilogue import Following
 
 DTYPES = (F32, F64)
 SLICE = 32  # columns of a block come in multiples of it: of a tile's width on any machine
@@ -123,8 +124,22 @@ def vectors_text() -> str:
     return _VECTORS.read_text(encoding="utf-8")
 
 
-def emit_product(product: Product, tiling: Tiling = DEFAULT) -> Emitted:
-    """Return the kernel of a matrix product; `tiles` gives the function that it calls."""
+def keeps(product: Product, tiling: Tiling) -> bool:
+    """Say whether c is needed for sums that lack terms, though something else takes them then."""
+    return count(product.terms) > tiling.depth
+
+
+def emit_product(
+    product: Product,
+    tiling: Tiling = DEFAULT,
+    following: Following | None = None,
+    result: int | None = 2,
+) -> Emitted:
+    """Return the kernel of a matrix product, and of what follows it where its elements are.
+
+    `tiles` gives the function that it calls.  result: which pointer is c; None where there is none,
+    as nothing `keeps` sums in it.
+    """
     roles = {
         "rows": merged(product.rows),
         "columns": merged(product.columns),
@@ -134,26 +149,33 @@ def emit_product(product: Product, tiling: Tiling = DEFAULT) -> Emitted:
     function, _ = tiles(product.dtype)
     units = count(product.batch) * down * across
     c = product.dtype.c
+    text = () if following is None else following.text
+    into = "0" if result is None else f"p[{result}]"
     lines = [
         f"/* {described_product(product)} */",
+        *text,
         f"extern void {function}(const long *, const long *, const long *, long, long, long, long,",
-        f"    const {c} *, const {c} *, {c} *, {c}, long, long, long);",
+        f"    const {c} *, const {c} *, {c} *, {c}, long, long, long,",
+        f"    void (*)(const void *, const {c} *, long, long, long, long, long), const void *);",
         "int KERNEL(char **p, long part, long end, long parts)",
         "{",
         *(f"    {_table(name, role)}" for name, role in roles.items()),
         f"    const {c} *p0 = (const {c} *)p[0], *p1 = (const {c} *)p[1];",
-        f"    {c} *p2 = ({c} *)p[2];",
+        f"    {c} *p2 = ({c} *){into};",
         f"    const long last = {units} * end / parts;",
         "    /* Blocks beside and below each other are one: what it packs serves them all. */",
         f"    for (long u = {units} * part / parts; u < last;) {{",
-        *(f"        {line}" for line in _block(product, tiling, down, across)),
+        *(f"        {line}" for line in _block(product, tiling, down, across, bool(text))),
         "    }",
         "    return 0;",
         "}",
     ]
     parts = max(1, min(PARTS, units, product.flops // PART_FLOPS))
     reason = f"contraction: {described_product(product)}, {units} block{'s' * (units > 1)}"
-    return named(lines, parts, product.flops, _bytes(product), reason)
+    flops, moved = product.flops, _bytes(product)
+    if following is not None:
+        flops, moved = flops + following.flops, moved + following.bytes
+    return named(lines, parts, flops, moved, reason)
 
 
 def product_extents(product: Product) -> tuple[int, int, int, int]:
@@ -189,7 +211,7 @@ def blocks(product: Product, tiling: Tiling) -> tuple[int, int]:
     return min(cuts, key=price)
 
 
-def _block(product: Product, tiling: Tiling, down: int, across: int) -> list[str]:
+def _block(product: Product, tiling: Tiling, down: int, across: int, followed: bool) -> list[str]:
     """Return the lines that compute block u and those after it that make a larger one with it."""
     function, _ = tiles(product.dtype)
     rows, columns = count(product.rows), count(product.columns)
@@ -205,12 +227,16 @@ def _block(product: Product, tiling: Tiling, down: int, across: int) -> list[str
         lines.append(f"const long b{at} = {f'batch % {extent}' if at else 'batch'};")
         lines += [f"batch /= {extent};"] if at else []
         starts = [f"{start} + b{at} * {step}" for start, step in zip(starts, strides, strict=True)]
+    if followed:
+        before = f"u / {down * across} * {rows}" if product.batch else "0"
+        lines.append(f"const KERNEL_with with = {{p, {before}}};")
     return [
         *lines,
         f"{function}(rows, columns, terms, {rows} * r / {down}, {rows} * (r + high) / {down},",
         f"    {panels} * s / {across} * {SLICE}, right < {columns} ? right : {columns},",
         *(f"    {start}," for start in starts),
-        f"    {product.scale!r}, {tiling.depth}, {tiling.panels}, {tiling.tiles});",
+        f"    {product.scale!r}, {tiling.depth}, {tiling.panels}, {tiling.tiles},",
+        f"    {'KERNEL_then, &with' if followed else '0, 0'});",
         "u += wide * high;",
     ]
 

@@ -60,7 +60,7 @@ def make_plan(body: Body) -> Plan | str:
         regions += made
     regions = [merged(state, apart(state, region)) for region in regions]
     regions = [ordered(state, region) for region in regions]
-    regions = [_named(state, region) for region in regions]
+    regions = [named_region(state, region) for region in regions]
     kind = "pointwise"
     if any(statement.is_reduction for region in regions for statement in region.statements):
         lanes = any(region.lane and region.columns for region in regions)
@@ -78,7 +78,7 @@ def _start(body: Body) -> State:
     return state
 
 
-def _named(state: State, region: Region) -> Region:
+def named_region(state: State, region: Region) -> Region:
     """Call rows r0, r1, ... and columns c0, c1, ..., and note what is known of the region."""
     known = depths(state, list(region.statements))
     read = (read.tensor for statement in region.statements for read in state.reads(statement))

@@ -130,10 +130,11 @@ void SQUARES_OF(const Extents *e, long first, long last, long o, long end, const
     for (long q = 0; q < tiles; q++) {
       const long top = o + rows * q / tiles, high = o + rows * (q + 1) / tiles - top;
       for (long p = 0; p < panels; p++) {
-        for (long ab = 0; ab < 16; ab++)
+        for (long ab = 0; ab < 16; ab++) {
+          const Tile to = {m + ab * ROWS * SQUARES, SQUARES, LANES};
           any_tile(high, WIDE, e->inputs, u + ab * all + top * row, row, 1,
-                   v + ab * plane + p * e->inputs * SQUARES, SQUARES, m + ab * ROWS * SQUARES,
-                   SQUARES, LANES, 1, 0);
+                   v + ab * plane + p * e->inputs * SQUARES, SQUARES, to, to, 1, 0);
+        }
         for (long r = 0; r < high; r++) {
           const int finite = together(m + r * SQUARES, out);
           for (long s = p * SQUARES; s < least(here, (p + 1) * SQUARES);) {

@@ -9,6 +9,7 @@ from tilewright.optimize.algebraic import Algebraic
 from tilewright.optimize.chunk import ChunkRows
 from tilewright.optimize.constants import FoldConstants
 from tilewright.optimize.dead_code import DeadCode
+from tilewright.optimize.epilogues import FuseEpilogues, parted
 from tilewright.optimize.expand import Expand
 from tilewright.optimize.fuse import Fuse, FusionPlan, Region, plan_fusion
 from tilewright.optimize.order import simplifications
@@ -27,11 +28,13 @@ __all__ = [
     "Expand",
     "FoldConstants",
     "Fuse",
+    "FuseEpilogues",
     "FusionPlan",
     "Region",
     "RollLoops",
     "SimplifyViews",
     "SplitReductions",
+    "parted",
     "plan_fusion",
     "prepared",
     "simplifications",

@@ -1,0 +1,113 @@
+"""A product's kernel computes what follows it: the bits of two kernels, and what torch says."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import tilewright as tw
+
+OURS = tw.Options(library=False)
+IN_CACHE = "of blocks in cache"
+
+
+def given(*shapes: tuple[int, ...]) -> list[Tensor]:
+    source = torch.Generator().manual_seed(0)
+    return [torch.randn(shape, generator=source) for shape in shapes]
+
+
+def pair(x: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    y = F.linear(x, w, b)
+    return y, F.relu(y)
+
+
+CASES: dict[str, tuple[Callable[..., object], list[Tensor]]] = {
+    "bias": (F.linear, given((70, 40), (90, 40), (90,))),
+    "relu": (lambda x, w, b: F.relu(F.linear(x, w, b)), given((70, 40), (90, 40), (90,))),
+    "tokens": (lambda x, w, b: F.relu(F.linear(x, w, b)), given((3, 50, 40), (90, 40), (90,))),
+    "a column": (lambda x, w, r: r * (x @ w), given((70, 300), (300, 129), (70, 1))),
+    "two results": (pair, given((70, 40), (90, 40), (90,))),
+    "many terms": (lambda x, w: F.relu(x @ w), given((30, 900), (900, 33))),
+    "wide": (lambda x, w: 0.5 * (x @ w) + 1, given((9, 20), (20, 1700))),
+    "another type": (lambda x, w: (x @ w).double(), given((70, 300), (300, 33))),
+    "batches": (lambda x, y, b: torch.bmm(x, y) + b, given((4, 30, 20), (4, 20, 50), (50,))),
+    "scaled": (lambda x, y: F.relu(0.3 * torch.bmm(x, y) - 1), given((4, 30, 20), (4, 20, 50))),
+    "convolution": (
+        lambda x, w, b: F.relu(F.conv2d(x, w, b, stride=2)),
+        given((2, 5, 13, 13), (40, 5, 3, 3), (40,)),
+    ),
+}
+
+
+def tensors(result: object) -> list[Tensor]:
+    return list(result) if isinstance(result, tuple) else [result]  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_one_kernel_computes_a_product_and_what_follows(name: str) -> None:
+    function, operands = CASES[name]
+    compiled = tw.compile(function, *operands, options=OURS)
+    assert IN_CACHE in compiled.explain(), compiled.explain()
+    made = tensors(compiled(*operands))
+    apart = tw.compile(function, *operands, options=tw.Options(library=False, fuse=False))
+    assert IN_CACHE not in apart.explain()
+    exact = tensors(function(*(x.double() for x in operands)))
+    for one, two, right in zip(made, tensors(apart(*operands)), exact, strict=True):
+        assert one.dtype == two.dtype
+        assert torch.equal(one, two)
+        torch.testing.assert_close(one.double(), right, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["tokens", "many terms", "batches"])
+def test_the_number_of_threads_changes_no_bit(name: str) -> None:
+    function, operands = CASES[name]
+    compiled = tw.compile(function, *operands, options=OURS)
+    before = torch.get_num_threads()
+    found = []
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        found.append(tensors(compiled(*operands))[0])
+    torch.set_num_threads(before)
+    assert all(torch.equal(found[0], other) for other in found[1:])
+
+
+def test_a_product_with_few_terms_needs_no_memory() -> None:
+    function, operands = CASES["another type"]
+    x, w = operands[0][:, :200], operands[1][:200]
+    assert "arena 0 bytes" in tw.compile(function, x, w, options=OURS).explain()
+    assert "arena 9,2" in tw.compile(function, *operands, options=OURS).explain()
+
+
+def test_what_reads_in_another_direction_is_a_kernel_of_its_own() -> None:
+    x, w, r = given((2, 64, 32), (32, 48), (48, 64))
+    compiled = tw.compile(lambda x, w, r: x @ w + r.t(), x, w, r, options=OURS)
+    assert IN_CACHE not in compiled.explain()
+    expected = x.double() @ w.double() + r.t().double()
+    torch.testing.assert_close(compiled(x, w, r).double(), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_products_that_the_library_computes_are_followed_by_a_kernel() -> None:
+    x, w = given((512, 512), (512, 512))
+    compiled = tw.compile(lambda x, w: F.relu(x @ w), x, w, options=tw.Options(tuned=False))
+    assert "aten.mm.out" in compiled.explain()
+    assert IN_CACHE not in compiled.explain()
+    torch.testing.assert_close(compiled(x, w), F.relu(x @ w))
+
+
+def test_gradients_are_those_of_torch() -> None:
+    model = torch.nn.Sequential(
+        torch.nn.Linear(40, 90), torch.nn.ReLU(), torch.nn.Linear(90, 33), torch.nn.ReLU()
+    )
+    (x,) = given((70, 40))
+    compiled = tw.compile(model, x, options=OURS)
+    compiled(x).sum().backward()
+    made = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    model.zero_grad()
+    model.double()(x.double()).sum().backward()
+    expected = [p.grad for p in model.parameters()]
+    assert len(made) == len(expected) == 4
+    for one, right in zip(made, expected, strict=True):
+        assert right is not None
+        torch.testing.assert_close(one.double(), right, rtol=1e-3, atol=1e-4)
