@@ -200,7 +200,7 @@ def test_explain_measures(command: Command, what: tuple[str, ...]) -> None:
 
 
 def test_explain_prints_the_loops_of_each_kernel_once(command: Command) -> None:
-    code, out, _ = command("explain", "mlp", "--loops")
+    code, out, _ = command("explain", "lstm", "--loops")
     assert code == 0
     nests = re.findall(r"(?<=\n)(?:  .*\n)+", out)
     assert nests
@@ -209,6 +209,12 @@ def test_explain_prints_the_loops_of_each_kernel_once(command: Command) -> None:
         text = textwrap.dedent(nest)
         assert show(parse_nest(text)) == text
         assert "\nparallel " in text
+
+
+def test_explain_says_where_there_are_no_loops_to_print(command: Command) -> None:
+    code, out, _ = command("explain", "mlp", "--loops")
+    assert code == 0
+    assert "every kernel is a product, with what follows it" in out
 
 
 def test_debug_compares_every_value_of_the_training_step(command: Command) -> None:

@@ -142,6 +142,17 @@ def test_writes_through_data_are_seen_after_refresh() -> None:
     _agrees(compiled, model, x)
 
 
+def test_a_weight_that_lies_otherwise_is_seen() -> None:
+    """Neither the address nor the count of writes tells a tensor from its transpose."""
+    weight, x = nn.Parameter(torch.randn(8, 8)), torch.randn(4, 8)
+    model = nn.Linear(8, 8, bias=False)
+    model.weight = weight
+    compiled = _frozen(model, x)
+    _agrees(compiled, model, x)
+    weight.data = weight.data.t()
+    _agrees(compiled, model, x)
+
+
 def test_two_models_may_share_what_is_compiled() -> None:
     models, x = [Small(seed=k) for k in range(2)], torch.randn(8, 32)
     compiled = _frozen(models[0], x)

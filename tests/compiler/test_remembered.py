@@ -1,6 +1,7 @@
 """A graph that was compiled before is found again; anything else it is made from makes it anew."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 import tilewright as tw
 from tilewright.base.errors import CacheWarning
 from tilewright.compiler import pipeline, remembered
+from tilewright.compiler.assemble import Assembled
 from tilewright.graph.ir import Graph
 from tilewright.train.step import TrainStep
 
@@ -80,9 +82,37 @@ def test_what_was_measured_and_the_package_itself_are_part_of_the_key(
     (tmp_path / "tuned" / "a").write_text("measured again")
     _step(options=tw.Options(tuned=False))
     assert len(made) == 3
-    monkeypatch.setattr(remembered, "_code", lambda: "edited")
+    monkeypatch.setattr(remembered, "_CODE", "of another version")
     _step(options=tw.Options(tuned=False))
     assert len(made) == 4
+
+
+def test_what_old_code_made_is_not_kept_as_what_new_code_would(
+    made: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with monkeypatch.context() as edited:
+        edited.setattr(remembered, "_code", lambda: "edited since it was imported")
+        _step()
+    assert not (tmp_path / "programs").exists()
+    _step()
+    assert len(made) == 2
+
+
+def test_reasons_that_have_changed_since_say_so(made: list[str]) -> None:
+    _step()
+    found = _step()
+    assert "changed since" not in found.explain()
+    again = _step()
+    with pytest.MonkeyPatch.context() as measured:
+        other = pipeline.assemble
+
+        def differing(graph: Graph, *rest: object) -> Assembled:
+            assembled = other(graph, *rest)  # type: ignore[arg-type]
+            return replace(assembled, program=replace(assembled.program, name="another"))
+
+        measured.setattr(pipeline, "assemble", differing)
+        assert "what was measured has changed since" in again.explain()
+    assert len(made) == 3
 
 
 @pytest.mark.parametrize("damage", [b"", b"not a program", None])

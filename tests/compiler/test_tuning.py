@@ -100,7 +100,7 @@ def test_other_knobs_are_taken_where_they_were_faster(store: Store) -> None:
     keep(store, asked, usual=0.3, library=0.6, deep=0.25)
     built = compiled(*case, store)
     assert "tuned: 1.20x over default, library 0.50x" in built.explain()
-    assert any("384, 24, 16);" in kernel.text for kernel in built.program.kernels)
+    assert any("384, 24, 16,\n" in kernel.text for kernel in built.program.kernels)
 
 
 def test_what_was_not_faster_is_told_and_not_taken(store: Store) -> None:

@@ -49,13 +49,24 @@ def test_a_beginning_takes_as_long_as_the_whole_step(
     assert short == pytest.approx(whole, rel=2e-2 if kind.cap else 2e-3)
 
 
+@pytest.mark.parametrize(("pp", "batch"), [(3, 9 * 3 + 2), (5, 9 * 5), (5, 9 * 5 + 1)])
+def test_an_odd_number_of_ranks_takes_two_rounds_to_begin_anew(pp: int, batch: int) -> None:
+    """Both directions of dualpipe-v take turns, which an odd round ends in between."""
+    fix = {"recompute": "full", "overlap": "all"}
+    plan = _planned("dualpipe-v", pp, 4 * pp - 1, 2 * batch, **fix)
+    short, simulated = _again(plan, 1)
+    whole, all_of_them = _again(plan, 10**9)
+    assert simulated < all_of_them
+    assert short == pytest.approx(whole, rel=2e-3)
+
+
 @pytest.mark.parametrize("kind", SYNCHRONOUS, ids=lambda kind: kind.name)
 def test_a_trillion_parameters_on_3072_devices_are_priced_within_a_second(kind: Kind) -> None:
     fix = {
         "tp": 8, "pp": 64, "dp": 6, "micro_batch": 1, "recompute": "full", "timetable": kind.name,
         "chunks": 2 if kind.parts else 1,
     }  # fmt: skip
-    for _ in range(3):  # as others may be running
+    for _ in range(6):  # as others may be running
         for cached in (pricing._timetable, pricing.plan_memory, searching._best_rule):
             cached.cache_clear()
         start = time.process_time()

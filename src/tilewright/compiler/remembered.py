@@ -1,14 +1,15 @@
 """Programs of graphs that were compiled before, found again by what they were made from.
 
 The idea: a Program follows from the graph's text, the options, the processor, what was measured on
-it, and this package's own files; under a digest of all these the saved Program is kept beside the
-compiled kernels.  What it was decided by is derived again when somebody asks.
+it, torch's version and this package's own files; under a digest of all these the saved Program is
+kept beside the compiled kernels.  What it was decided by is derived again when somebody asks.
 
 This module does not know how a graph becomes a Program.
 """
 
 import functools
 import hashlib
+import importlib.metadata
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,7 +37,7 @@ def key_of(graph: Graph, options: Options) -> str | None:
     if options.verify:
         return None  # whoever asks for checks wants them made
     measured = tuple(_stamps(cache_folder() / "tuned")) if options.tuned else ()
-    made_from = (_code(), repr(options), repr(this_processor(options.target)), measured)
+    made_from = (_CODE, _torch(), repr(options), repr(this_processor(options.target)), measured)
     return hashlib.sha256("\n".join(map(str, (*made_from, show(graph)))).encode()).hexdigest()
 
 
@@ -52,8 +53,8 @@ def remembered(key: str | None) -> Program | None:
 
 
 def remember(key: str | None, program: Program) -> None:
-    """Keep a Program under a key."""
-    if key is not None:
+    """Keep a Program under a key; not where files were edited since this process read them."""
+    if key is not None and _code() == _CODE:
         _programs().put(key, to_bytes(program))
 
 
@@ -66,10 +67,18 @@ def _cache(folder: Path) -> Cache:
     return Cache(folder)
 
 
-@functools.cache
 def _code() -> str:
     """Return what tells this version of the package from others, and from one being edited."""
     return hashlib.sha256(repr(sorted(_stamps(_PACKAGE))).encode()).hexdigest()
+
+
+@functools.cache
+def _torch() -> str:
+    """Return the version of the library whose functions Programs name; "" if there is none."""
+    try:
+        return importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        return ""
 
 
 def _stamps(folder: Path) -> Iterator[tuple[str, int, int]]:
@@ -83,3 +92,6 @@ def _stamps(folder: Path) -> Iterator[tuple[str, int, int]]:
             except FileNotFoundError:  # another process was writing it
                 continue
             yield path, found.st_size, found.st_mtime_ns
+
+
+_CODE = _code()

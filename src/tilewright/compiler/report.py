@@ -49,6 +49,11 @@ def explain_built(built: "Built") -> str:
     """Return the explanation of one compiled graph."""
     program = built.program
     lines = [f"{program.name}"]
+    if built.why().assembled.program != program:
+        lines.append(
+            "  found among those compiled before; what was measured has changed since, and so have "
+            "the reasons below: compile it again"
+        )
     width = max((len(decision.value) for decision in built.decisions), default=0)
     for decision in built.decisions:
         origin = f"   {decision.origin}" if str(decision.origin) else ""
@@ -84,6 +89,8 @@ def loops_text(built: "Built") -> str:
         others = f" and {len(values) - 1} more" if len(values) > 1 else ""
         indented = "\n".join(f"  {line}" for line in nest.splitlines())
         texts.append(f"{values[0]}{others}: {reason}\n{indented}\n")
+    if not texts:
+        return "no loops to print: every kernel is a product, with what follows it, or a call\n"
     return "\n".join(texts)
 
 

@@ -81,7 +81,9 @@ class ChunkRows:
         formula = node.formula
         if formula is None or formula.op != "+=" or len(formula.operands) != 2:
             return False
-        return is_reduction(formula) and bytes_of(formula.type) >= self.bytes
+        if not is_reduction(formula) or not formula.type.shape:
+            return False
+        return bytes_of(formula.type) >= self.bytes
 
     def _cuts(self, graph: Graph, node: Node) -> "Iterator[_Cut]":
         """Yield ways to begin: the dims of the product's result but the last, in chunks."""

@@ -163,11 +163,17 @@ def _beginning(plan: ParallelPlan, most_passes: int) -> int:
     The beginning is `Kind.rounds` of the pipeline or more, and as many micro-batches of the last,
     unfinished round as the whole has: what is left out is whole rounds of the steady state.
     """
-    p, m = plan.pp, plan.micro_batches
+    p, m, turn = plan.pp, plan.micro_batches, _round(plan.pp)
     if 2 * p * m * plan.chunks <= most_passes:
         return m
-    fewest = max(most_passes // (2 * p * plan.chunks), kind_named(plan.timetable).rounds * p)
-    return min(m, fewest - fewest % p + m % p)
+    fewest = max(most_passes // (2 * p * plan.chunks), kind_named(plan.timetable).rounds * turn)
+    return min(m, fewest - fewest % turn + m % turn)
+
+
+def _round(ranks: int) -> int:
+    """Return the micro-batches after which a steady pipeline begins anew: one for each rank, and an
+    even number, as those of two directions take turns."""
+    return ranks if ranks % 2 == 0 else 2 * ranks
 
 
 @lru_cache(maxsize=4)
@@ -182,7 +188,7 @@ def _timetable(line: _Line, micro_batches: int) -> Timetable:
 
 
 def _rest_seconds(plan: ParallelPlan, line: _Line, simulation: Simulation) -> float:
-    """Return the seconds of the micro-batches that are not simulated: whole rounds of p, each as
+    """Return the seconds of the micro-batches that are not simulated: whole rounds, each as
     long as the last round of those that are.
 
     Of a searched order it is the mean of the last rounds, as its weight gradients come in bunches.
@@ -191,7 +197,7 @@ def _rest_seconds(plan: ParallelPlan, line: _Line, simulation: Simulation) -> fl
     left = plan.micro_batches - simulated
     if not left:
         return 0.0
-    last = line.kind.rounds // 2 * plan.pp
+    last = line.kind.rounds // 2 * _round(plan.pp)
     fewer = simulate(_timetable(line, simulated - last), line.times)
     return (simulation.makespan - fewer.makespan) / last * left
 

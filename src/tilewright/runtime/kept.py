@@ -21,7 +21,8 @@ from tilewright.program import Program
 Prepare = Callable[[Sequence[Any]], Sequence[Any]]
 Settled = Callable[[Sequence[Any]], tuple[Any, ...] | None]
 
-_version, _address = attrgetter("_version"), methodcaller("data_ptr")
+_version = attrgetter("_version")
+_address, _strides = methodcaller("data_ptr"), methodcaller("stride")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class _Record:
 
     given: tuple[Any, ...]
     held: tuple[Any, ...]
-    state: list[int] | None
+    state: list[Any] | None
     kept: tuple[Any, ...]
 
 
@@ -93,16 +94,16 @@ def _is_current(record: _Record, staying: Sequence[Any]) -> bool:
     return same and _state(staying) == record.state
 
 
-def _state(staying: Sequence[Any]) -> list[int] | None:
-    """Return where tensors are and how often they were written; nothing of arrays, whose writes
-    nobody counts.
+def _state(staying: Sequence[Any]) -> list[Any] | None:
+    """Return where tensors are, how they lie and how often they were written; nothing of arrays,
+    whose writes nobody counts.
 
     None where writes of tensors are not counted, as of those made in inference mode.
     """
     if staying and isinstance(staying[0], np.ndarray):
         return []
     try:
-        return [*map(_address, staying), *map(_version, staying)]
+        return [*map(_address, staying), *map(_version, staying), *map(_strides, staying)]
     except (RuntimeError, AttributeError):
         return None
 

@@ -257,3 +257,15 @@ def test_a_budget_that_holds_nothing_is_refused(
     with pytest.raises(OptionError) as caught:
         Budget(*budget)
     golden(f"budget_{name}.txt", f"{type(caught.value).__name__}: {caught.value}")
+
+
+def test_a_step_that_takes_no_time_has_no_gap() -> None:
+    found = search_timetable(Problem(2, even_times(2, 0.0, 0.0, 0.0), Budget(2.0)))
+    assert (found.cost, found.gap) == (0.0, 0.0)
+    assert found.optimal
+
+
+@pytest.mark.parametrize("time", [1e308, float("inf"), float("nan"), -1.0])
+def test_times_add_up_to_a_number(time: float) -> None:
+    with pytest.raises(OptionError, match="time is"):
+        even_times(2, time)

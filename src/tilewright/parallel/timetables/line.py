@@ -11,6 +11,7 @@ This module does not know which numbers are good.
 """
 
 import heapq
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -44,7 +45,7 @@ class Budget:
     kept: float = 0.4
 
     def __post_init__(self) -> None:
-        if not 0 <= self.kept <= self.held or self.held <= 0:
+        if not 0 <= self.kept <= self.held < math.inf or self.held <= 0:
             raise OptionError(
                 f"activations of {self.held:g} of which {self.kept:g} are kept are no budget",
                 expected="held above 0, and kept from 0 to held",

@@ -9,6 +9,7 @@ timetable on any machine.
 This module does not know what a proof by integer programming is (`prove`).
 """
 
+import math
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -56,7 +57,10 @@ class Searched:
     @property
     def gap(self) -> float:
         """How far the cost may be above the best there is, as a share of it; 0 is a proof."""
-        return max(0.0, (self.cost - self.bound) / self.bound)
+        above = max(0.0, self.cost - self.bound)
+        if not above:
+            return 0.0  # a bound of nothing may be reached too
+        return above / self.bound if self.bound else math.inf
 
     @property
     def optimal(self) -> bool:
