@@ -25,6 +25,7 @@ from tilewright.runtime.standalone import UNTOUCHED
 from tilewright.runtime.toolchain import Toolchain, build, find_toolchain
 
 CANARY = 1e30
+NARROW = (1, 3, 17)  # columns of one vector and, on most machines, of more
 MACHINES = few([NATIVE, "x86-64-v3", "x86-64"], NATIVE)  # 64, 32 and 16 bytes to a vector
 
 
@@ -52,6 +53,7 @@ def products() -> list[Product]:
     made.append(replace(made[1], rows=((130, 600, 301),)))  # columns of a wider result
     made.append(product((2,), 20, 96, 300))
     made.append(sliced(made[-1]))
+    made += [product((), rows, columns, 257) for rows in (7, 1) for columns in NARROW]
     made += [looped(source) for _ in range(60)]
     return made
 
@@ -282,6 +284,19 @@ def test_the_number_of_parts_changes_no_bit(library: ctypes.CDLL) -> None:
             memory[2][:] = CANARY
             run(library, one, memory, range(parts), together)
             assert np.array_equal(memory[2], whole), one
+
+
+def test_a_row_alone_has_the_bits_of_that_row_among_others(library: ctypes.CDLL) -> None:
+    """A lone chain of sums is rounded as those of larger tiles are."""
+    source = np.random.default_rng(0)
+    for columns in NARROW:
+        memory = memory_of(product((), 7, columns, 257), source)
+        run(library, product((), 7, columns, 257), memory)
+        a, _, c = views(product((), 7, columns, 257), memory)
+        for row in range(7):
+            alone = [a[row].copy(), memory[1], np.full(columns + 64, CANARY, np.float32)]
+            run(library, product((), 1, columns, 257), alone)
+            assert np.array_equal(alone[2][:columns], c[row]), (columns, row)
 
 
 def test_what_is_not_finite_stays_in_its_row_and_column(library: ctypes.CDLL) -> None:

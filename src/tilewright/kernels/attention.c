@@ -88,6 +88,7 @@ inlined void tile(const int rows, const int wide, long depth, const T *a, long a
       const V left = all(a[i * ai + t * at]);
       unrolled for (int j = 0; j < wide; j++) sum[i][j] += left * right[j];
     }
+    if (rows * wide == 1) in_register(sum[0][0]);
   }
   unrolled for (int i = 0; i < rows; i++) unrolled for (int j = 0; j < wide; j++) {
     V *to = (V *)(c + i * ci + j * LANES);
@@ -367,8 +368,10 @@ static void read_queries(const Shape *s, Backward *b, long query, long n, long w
   copy(n, s->depth, y + query * s->y.row, s->y.row, s->y.column, b->y, depth, 1);
   for (long i = 0; i < n; i++) {
     V sum = {};
-    for (long j = 0; j < depth; j += LANES)
+    for (long j = 0; j < depth; j += LANES) {
       sum += load(b->dy + i * depth + j) * load(b->y + i * depth + j);
+      in_register(sum);
+    }
     T whole = 0;
     for (int j = 0; j < LANES; j++) whole += sum[j];
     b->inner[i] = whole;

@@ -45,6 +45,7 @@ inlined void tile(const int rows, const int wide, long depth, const T *a, long a
       const V left = a[i * ai + t * at] - (V){};        /* in all lanes; x - 0 is x, -0 too */
       unrolled for (int j = 0; j < wide; j++) sum[i][j] += left * right[j];
     }
+    if (rows * wide == 1) in_register(sum[0][0]);
   }
   unrolled for (int i = 0; i < rows; i++) unrolled for (int j = 0; j < wide; j++) {
     if (more) sum[i][j] += *(const V *)(c.at + i * c.row + j * c.vector);

@@ -33,7 +33,10 @@ typedef T V __attribute__((vector_size(VECTOR), aligned(sizeof(T)), may_alias));
 #define unrolled _Pragma("GCC unroll 16")
 #endif
 
-/* Loaded once, however often it is read: else GCC may load it again for every row of a tile. */
+/* Held in a register here.  Of a vector that is loaded: once, however often it is read, else GCC may
+   load it again for every row of a tile.  Of a lone sum in a loop: so that its products are rounded
+   with it whatever the processor and the level of optimisation, else GCC rounds them apart for Zen,
+   where it takes that to be faster. */
 #if defined(__x86_64__) && !defined(__clang__)
 #define in_register(vector) __asm__("" : "+v"(vector))
 #else

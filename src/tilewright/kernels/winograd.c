@@ -98,8 +98,10 @@ static T defined(const Extents *e, const T *x, const long *xs, const T *k, const
   T sum = 0;
   for (long c = 0; c < e->inputs; c++)
     for (long i = 0; i < 3; i++)
-      for (long j = 0; j < 3; j++)
+      for (long j = 0; j < 3; j++) {
         sum += x[c * xs[1] + i * xs[2] + j * xs[3]] * k[c * ks[1] + i * ks[2] + j * ks[3]];
+        in_register(sum);
+      }
   return sum;
 }
 
