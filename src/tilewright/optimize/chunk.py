@@ -41,11 +41,10 @@ from tilewright.graph.build import Builder, producers, sort, users
 from tilewright.graph.compose import over_values, types_of
 from tilewright.graph.control import Parts, add_scan
 from tilewright.graph.ir import Formula, Graph, Loop, Node, TensorType, Value
-from tilewright.graph.notation import normal
 from tilewright.graph.total import Types, fixed, map_parts
 from tilewright.graph.total import parts as parts_of
 from tilewright.graph.views import bytes_of, is_reduction
-from tilewright.optimize.rewriting import with_formula
+from tilewright.optimize.rewriting import moved, with_formula
 
 _CHUNK = "chunk"  # the loop over chunks, until it is that of the scan
 
@@ -363,7 +362,7 @@ def _sliced(builder: Builder, value: Value, rows: _Rows, cut: _Cut) -> Value:
     type_ = TensorType((cut.chunks, *element.shape), element.dtype)
     index: list[Expr] = [Sym(f"i{k + 1}") for k in range(element.rank)]
     index[rows.dim] = call("add", call("mul", Sym("i0"), Const(rows.block)), index[rows.dim])
-    return _moved(builder, value, tuple(index), type_, f"{value.name}_chunks")
+    return builder.formula(moved(type_, tuple(index)), value, name=f"{value.name}_chunks")
 
 
 def _joined(builder: Builder, stack: Value, value: Value, rows: _Rows) -> None:
@@ -371,13 +370,5 @@ def _joined(builder: Builder, stack: Value, value: Value, rows: _Rows) -> None:
     index: list[Expr] = [Sym(f"i{k}") for k in range(value.type.rank)]
     row, block = index[rows.dim], Const(rows.block)
     index[rows.dim] = call("mod", row, block)
-    _moved(builder, stack, (call("floordiv", row, block), *index), value.type, value.name)
-
-
-def _moved(
-    builder: Builder, source: Value, index: tuple[Expr, ...], type_: TensorType, name: str
-) -> Value:
-    loops = tuple(Loop(f"i{k}", dim) for k, dim in enumerate(type_.shape))
-    target = tuple(Sym(loop.name) for loop in loops)
-    formula = normal(Formula(("x",), loops, target, "=", Read("x", index), type_))
-    return builder.formula(formula, source, name=name)
+    whole = moved(value.type, (call("floordiv", row, block), *index))
+    builder.formula(whole, stack, name=value.name)

@@ -1,4 +1,4 @@
-"""Give a node another formula: operands that are values become inputs again.
+"""Give a node another formula: operands that are values become inputs again; and write plain ones.
 
 The idea: passes work on formulas whose operands are named by values; a node's formula has names of
 its own, words that the notation can print and read back.
@@ -10,8 +10,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
+from tilewright.base.expr import Expr, Read, Sym
 from tilewright.graph.compose import rename_operands
-from tilewright.graph.ir import FORMULA, Formula, Node, TensorType, Value
+from tilewright.graph.ir import FORMULA, Formula, Loop, Node, TensorType, Value
 from tilewright.graph.notation import OPS, TARGET, normal, operand_order
 from tilewright.graph.total import used_loops
 
@@ -44,3 +45,10 @@ def readable(values: tuple[str, ...], avoid: frozenset[str]) -> dict[str, str]:
         taken.add(name)
         found[value] = name
     return found
+
+
+def moved(type_: TensorType, index: tuple[Expr, ...]) -> Formula:
+    """y[i0, i1, ...] = x[index], over the elements of a result of this type."""
+    loops = tuple(Loop(f"i{k}", dim) for k, dim in enumerate(type_.shape))
+    target = tuple(Sym(loop.name) for loop in loops)
+    return normal(Formula(("x",), loops, target, "=", Read("x", index), type_))

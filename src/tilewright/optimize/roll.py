@@ -18,12 +18,12 @@ put them together.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tilewright.base.expr import Const, Expr, Read, Sym, call
+from tilewright.base.expr import Const, Expr, Sym, call
 from tilewright.base.sizes import Size
 from tilewright.graph.build import Builder, draws, names, producers, prune, sort
 from tilewright.graph.control import Parts, add_scan
-from tilewright.graph.ir import CONSTANT, FORMULA, Formula, Graph, Loop, Node, TensorType, Value
-from tilewright.graph.notation import normal
+from tilewright.graph.ir import CONSTANT, FORMULA, Graph, Node, TensorType, Value
+from tilewright.optimize.rewriting import moved
 from tilewright.optimize.subexpressions import CommonSubexpressions
 
 Column = tuple[Value, ...]
@@ -316,7 +316,7 @@ def _pick(
         return
     column, at = place[value.name]
     index = tuple(Sym(f"i{k}") for k in range(value.type.rank))
-    formula = _moved(value.type, (Const(at), *index))
+    formula = moved(value.type, (Const(at), *index))
     known[value.name] = builder.formula(formula, stacks[column], name=value.name)
 
 
@@ -333,7 +333,7 @@ def _sequence(builder: Builder, part: _Slices, steps: int, element: TensorType) 
         place = call("add", place, _affine(loops.pop(part.dim), part.stride, 0))
     loops.insert(part.dim, place)
     return builder.formula(
-        _moved(type_, tuple(loops)), part.source, name=f"{part.source.name}_steps"
+        moved(type_, tuple(loops)), part.source, name=f"{part.source.name}_steps"
     )
 
 
@@ -359,12 +359,5 @@ def _joined(node: Node, whole: Value, *, flipped: bool) -> Node:
         place = place if size == 1 else call("floordiv", place, Const(size))
     if flipped:
         place = call("sub", Const(len(node.inputs) - 1), place)
-    formula = _moved(type_, (place, *loops))
+    formula = moved(type_, (place, *loops))
     return Node(FORMULA, (whole,), node.outputs, formula=formula, origin=node.origin)
-
-
-def _moved(type_: TensorType, index: tuple[Expr, ...]) -> Formula:
-    """y[i, ...] = x[index]"""
-    loops = tuple(Loop(f"i{k}", dim) for k, dim in enumerate(type_.shape))
-    target = tuple(Sym(loop.name) for loop in loops)
-    return normal(Formula(("x",), loops, target, "=", Read("x", index), type_))
