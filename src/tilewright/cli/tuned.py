@@ -22,7 +22,7 @@ from tilewright.cli.inspect import Look, graph_and_inputs
 from tilewright.compiler import Options, build
 from tilewright.compiler.tuning import Limits, Tuned, kernels_of, tune
 from tilewright.cost import Machine
-from tilewright.tune import Store, compare, summary, this_processor
+from tilewright.tune import LIBRARY, Store, compare, summary, this_processor
 
 WHOLE_SECONDS = 5.0
 """In which the whole model is measured, both ways."""
@@ -97,9 +97,7 @@ def _table(found: Sequence[Tuned]) -> Table:
     for row in sorted(found, key=lambda row: -row.saved)[:MOST]:
         usual, library, best = (
             "-" if timing is None else f"{timing.seconds * 1e3:.3f}"
-            for timing in map(
-                row.measured.timing, (row.asked.default, "library", row.verdict.choice)
-            )
+            for timing in map(row.measured.timing, (row.asked.default, LIBRARY, row.verdict.choice))
         )
         taken = row.verdict.choice if row.verdict.gain > 1 else "the default"
         taken += " (known)" if row.known else ""

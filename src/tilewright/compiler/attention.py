@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from tilewright.base.dtypes import BOOL
 from tilewright.base.expr import Read, Sym
-from tilewright.compiler.choices import LIBRARY, OWN, Asked, alone
+from tilewright.compiler.choices import OWN, Asked, alone
 from tilewright.compiler.library import attention_types, is_large, serve
 from tilewright.graph.ir import Formula, Loop, Node, TensorType
 from tilewright.graph.notation import normal
@@ -36,6 +36,7 @@ from tilewright.kernels import (
     query_blocks,
 )
 from tilewright.program import View
+from tilewright.tune import LIBRARY
 
 if TYPE_CHECKING:
     from tilewright.compiler.assemble import Assembly

@@ -15,9 +15,9 @@ from tilewright.compiler.options import Options
 from tilewright.graph.ir import Graph, Node
 from tilewright.kernels import PRODUCT_RECIPE, Product, Tiling, described_product
 from tilewright.program import View
-from tilewright.tune import Store, Verdict, judge, show_tiling, this_processor
+from tilewright.tune import LIBRARY, Store, Verdict, judge, show_tiling, this_processor
 
-LIBRARY, OWN = "library", "own"
+OWN = "own"
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from tilewright.base.dtypes import DType
 from tilewright.base.expr import Call, Const, Expr, Read, Sym, substitute
 from tilewright.base.sizes import least_of, same
-from tilewright.compiler.choices import LIBRARY, alone, ask_product
+from tilewright.compiler.choices import alone, ask_product
 from tilewright.compiler.strided import dense_view, grouped, is_contiguous, row_major
 from tilewright.graph.classify import Contraction, classify_contraction
 from tilewright.graph.ir import Formula, Loop, Node, TensorType, Value
@@ -37,7 +37,7 @@ from tilewright.kernels import (
     merged,
 )
 from tilewright.program import KEPT, LibraryCall, View, contiguous, reach, whole
-from tilewright.tune import read_tiling
+from tilewright.tune import LIBRARY, read_tiling
 
 if TYPE_CHECKING:
     from tilewright.compiler.assemble import Assembly

@@ -16,7 +16,6 @@ from math import prod
 
 from tilewright.autodiff import full
 from tilewright.base.dtypes import DType
-from tilewright.compiler.choices import LIBRARY as BY_LIBRARY
 from tilewright.compiler.choices import OWN, Asked, Choices, alone
 from tilewright.compiler.windows import is_product, multiply
 from tilewright.compiler.winograd import is_winograd
@@ -25,6 +24,7 @@ from tilewright.graph.convolution import Convolution, classify_convolution
 from tilewright.graph.ir import LIBRARY, Attr, Graph, Node, TensorType, Value
 from tilewright.kernels import PRODUCT_DTYPES
 from tilewright.optimize import prepared, staying
+from tilewright.tune import LIBRARY as BY_LIBRARY
 
 FORWARD = "aten.convolution.default"
 BACKWARD = "aten.convolution_backward.default"

@@ -1,6 +1,6 @@
 """What kernels may be tried with, what was measured of them, and where that is kept."""
 
-from tilewright.tune.measured import Measured, Timing, Verdict, judge
+from tilewright.tune.measured import LIBRARY, Measured, Timing, Verdict, judge
 from tilewright.tune.processor import Processor, this_processor
 from tilewright.tune.space import (
     Candidate,
@@ -13,6 +13,7 @@ from tilewright.tune.stopwatch import Clock, compare, summary
 from tilewright.tune.store import Store
 
 __all__ = [
+    "LIBRARY",
     "Candidate",
     "Clock",
     "Measured",
