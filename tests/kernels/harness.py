@@ -150,7 +150,12 @@ class Cases:
     ) -> None:
         """Collect one body."""
         steps = dict(strides or {})
-        self.kernels[name] = (graph, emit(graph, steps), emit_naive(graph, steps), steps)
+        self.kernels[name] = (
+            graph,
+            emit(graph, steps, check=True),
+            emit_naive(graph, steps),
+            steps,
+        )
 
     def compile(self, folder: Path, *extra: str) -> ctypes.CDLL:
         """Compile all."""

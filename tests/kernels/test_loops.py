@@ -2,6 +2,7 @@
 
 import contextlib
 import random
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from tilewright.base.errors import LoopError
 from tilewright.base.expr import Const
 from tilewright.graph.evaluate import evaluate
 from tilewright.graph.ir import Graph
-from tilewright.kernels import Emitted
+from tilewright.kernels import Emitted, emit
 from tilewright.kernels.body import canonical, is_pointwise, static_shape
 from tilewright.kernels.emit import finish, memory_of, solved_body
 from tilewright.kernels.expression import Printer
@@ -368,6 +369,17 @@ def test_the_verifier_refuses(name: str) -> None:
     nest, why = WRONG[name]
     with pytest.raises(LoopError, match=why):
         verify(nest)
+
+
+def test_a_kernel_is_verified_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refusing(nest: LoopNest) -> None:
+        raise LoopError("asked", expected="", found=str(len(nest.items)))
+
+    graph = body({"x": "f32[37]"}, {"y": "f32[37]: y[i<37] = x[i] * 3"})
+    monkeypatch.setattr(sys.modules["tilewright.kernels.emit"], "verify", refusing)
+    emit(graph)
+    with pytest.raises(LoopError, match="asked"):
+        emit(graph, check=True)
 
 
 TEXTS = {

@@ -290,7 +290,7 @@ class Assembly:
             for inner, view in zip(body.inputs, views, strict=True)
             if not is_contiguous(view)
         }
-        made = emit(body, strides)
+        made = emit(body, strides, check=self.options.verify)
         self.kernels.setdefault(made.name, KernelSource(made.name, made.text))
         outputs = tuple(self.place(value) for value in node.outputs)
         views += [self._sizes()] if made.sizes else []
@@ -386,7 +386,7 @@ class Assembly:
         type_ = TensorType(source.shape, self.buffers[source.buffer].type.dtype)
         node = Node("copy", (Value("x", type_),), (Value("y", formula.type),), formula=formula)
         strides = {} if is_contiguous(source) else {"x": source.strides}
-        made = emit(as_body(node), strides)
+        made = emit(as_body(node), strides, check=self.options.verify)
         self.kernels.setdefault(made.name, KernelSource(made.name, made.text))
         inputs = (source, *([self._sizes()] if made.sizes else []))
         self.steps.append(Launch(made.name, inputs, (target,), made.parts))

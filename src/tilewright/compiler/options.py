@@ -23,23 +23,23 @@ class Options:
     every convolution by plain sums, in which what no tap reads has no part, not even in rounding.
     chunk_mib: a product whose result has as many MiB, as the scores of a large vocabulary, is
     computed with what follows it a quarter of that at a time, where its rows can be told apart, so
-    that the whole result never exists; 0 for never. tuned: False computes every kernel in the usual
-    way, whatever `tilewright tune` has measured on this processor. verify: check the graph after
-    every pass and the Program before it runs (slower to compile). fuse: False gives every operator
-    a kernel of its own. frozen: True computes what depends on parameters and buffers alone once, at
-    the first call, and keeps it: until another tensor or other memory stands in the place of one of
-    them, or torch has counted a write to it (in-place operations, `load_state_dict`); what torch
-    does not count, as `p.data.add_(...)`, is seen after `Compiled.refresh()` alone; a call that
-    asks for gradients raises OptionError.
-    random: "torch" lets a training step draw from torch's generator in eager's order, as compiled
-    functions always do: the same `torch.manual_seed` gives eager's masks bit for bit; left out, a
-    step's masks are Philox numbers of a seed and of each element's place, which cost no memory
-    (each step of a scan has its own; in a while, whose steps nobody knows, torch's generator draws
-    them).  buckets: ("batch",) lets `tw.compile` pad the batch (the first dim of every tensor
-    argument) to a power of two where that is proved to be right, and cut the results, so that one
-    compilation serves all batches up to it.  target: the instruction set that kernels are compiled
-    for, a level of x86-64 ("x86-64", "x86-64-v2", "x86-64-v3" with AVX2, "x86-64-v4" with AVX-512);
-    left out, all that this processor can do.
+    that the whole result never exists; 0 for never.  tuned: False computes every kernel in the
+    usual way, whatever `tilewright tune` has measured on this processor.  verify: check the graph
+    after every pass, the loops of every kernel, and the Program before it runs (slower to compile).
+    fuse: False gives every operator a kernel of its own.  frozen: True computes what depends on
+    parameters and buffers alone once, at the first call, and keeps it: until another tensor or
+    other memory stands in the place of one of them, or torch has counted a write to it (in-place
+    operations, `load_state_dict`); what torch does not count, as `p.data.add_(...)`, is seen after
+    `Compiled.refresh()` alone; a call that asks for gradients raises OptionError.  random: "torch"
+    lets a training step draw from torch's generator in eager's order, as compiled functions always
+    do: the same `torch.manual_seed` gives eager's masks bit for bit; left out, a step's masks are
+    Philox numbers of a seed and of each element's place, which cost no memory (each step of a scan
+    has its own; in a while, whose steps nobody knows, torch's generator draws them).  buckets:
+    ("batch",) lets `tw.compile` pad the batch (the first dim of every tensor argument) to a power
+    of two where that is proved to be right, and cut the results, so that one compilation serves all
+    batches up to it.  target: the instruction set that kernels are compiled for, a level of x86-64
+    ("x86-64", "x86-64-v2", "x86-64-v3" with AVX2, "x86-64-v4" with AVX-512); left out, all that
+    this processor can do.
     """
 
     check: str = ""

@@ -31,6 +31,7 @@ from tilewright.kernels.body import (
 from tilewright.kernels.expression import Memory, Printer
 from tilewright.kernels.loops import Item, LoopNest, canonical_nest
 from tilewright.kernels.loops_c import print_nest
+from tilewright.kernels.loops_check import verify
 from tilewright.kernels.loops_text import show
 from tilewright.kernels.naive import can_slice, print_naive
 from tilewright.kernels.plan import Plan, make_plan
@@ -95,16 +96,20 @@ def print_plainly(body: Body, reason: str) -> Emitted:
     return finish(body, printer, root, parts_for(extent, flops_of(body)), reason)
 
 
-def emit(graph: Graph, strides: Mapping[str, tuple[int, ...]] | None = None) -> Emitted:
+def emit(
+    graph: Graph, strides: Mapping[str, tuple[int, ...]] | None = None, *, check: bool = False
+) -> Emitted:
     """Return the kernel of a body: a graph of formula nodes whose extents are numbers.
 
-    strides: of inputs that are not contiguous and row-major, in elements.
+    strides: of inputs that are not contiguous and row-major, in elements.  check: verify its loops
+    where no size varies; raises LoopError where they have no meaning, or one that depends on who
+    runs what when.
     """
-    return _emit(canonical(graph, strides or {}))
+    return _emit(canonical(graph, strides or {}), check)
 
 
 @functools.lru_cache(maxsize=1024)
-def _emit(plain: Body) -> Emitted:
+def _emit(plain: Body, check: bool) -> Emitted:
     """Print a body under canonical names: what layers that are alike have in common."""
     body = solved_body(plain)
     choice = choose(body)
@@ -119,6 +124,8 @@ def _emit(plain: Body) -> Emitted:
         for region in choice.plan.regions:
             if all(volume(static_shape(s.formula.type)) for s in region.statements):
                 nest = schedule_region(canonical_nest(body, region), region)
+                if check and not any(isinstance(extent, Size) for _, extent in region.extents):
+                    verify(nest)
                 units = larger(units, print_nest(printer, nest, outputs, root))
                 loops += nest.items
     elif choice.scatter is not None:
