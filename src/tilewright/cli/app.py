@@ -184,7 +184,7 @@ def tune(
     ] = 60.0,
     again: Annotated[bool, typer.Option("--again", help="Measure what is known, too.")] = False,
 ) -> None:
-    """Measure the ways to compute a model's kernels; later compilations take the fastest."""
+    """Measure the ways to compute a model's kernels; later compilations take what is faster."""
     from tilewright.cli.inspect import Look
     from tilewright.cli.tuned import run_tuner
 
