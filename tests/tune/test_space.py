@@ -8,9 +8,8 @@ from tests.kernels.test_contraction import product
 from tests.tune.test_measured import HERE
 
 from tilewright.kernels import Product, Tiling, blocks
-from tilewright.kernels.contraction import vectors_text
+from tilewright.kernels.contraction import TILE_ROWS, TILE_VECTORS, vectors_text
 from tilewright.tune import Candidate, product_candidates, read_tiling, show_tiling, worth_trying
-from tilewright.tune.space import ROWS, WIDE
 
 PEAK, BANDWIDTH = 9e10, 1e10
 
@@ -21,8 +20,8 @@ def candidates(one: Product) -> tuple[Candidate, ...]:
 
 def test_tiles_are_those_of_the_kernels() -> None:
     pairs = re.findall(r"#define VECTOR (\d+)\n#define ROWS (\d+)", vectors_text())
-    assert {int(vector): int(rows) for vector, rows in pairs} == ROWS
-    assert f"#define WIDE {WIDE}\n" in vectors_text()
+    assert {int(vector): int(rows) for vector, rows in pairs} == TILE_ROWS
+    assert f"#define WIDE {TILE_VECTORS}\n" in vectors_text()
 
 
 def test_what_no_cache_holds_is_refused_with_the_reason() -> None:

@@ -76,11 +76,12 @@ _PRODUCTS = (place_winograd, place_accumulated, place_contraction)
 
 @dataclass(frozen=True, slots=True)
 class Assembled:
-    """A Program, the reasons it is as it is, and its memory plan."""
+    """A Program, the reasons it is as it is, its memory plan, and its kernels by name."""
 
     program: Program
     decisions: tuple[Decision, ...]
     memory: MemoryPlan
+    emitted: Mapping[str, Emitted]
 
 
 def assemble(
@@ -124,6 +125,7 @@ class Assembly:
         self.places: dict[str, View] = {}
         self.buffers: dict[str, Buffer] = {}
         self.kernels: dict[str, KernelSource] = {}
+        self.emitted: dict[str, Emitted] = {}
         self.steps: list[control.Step] = []
         self.decisions: list[Decision] = []
         self.results: set[str] = set()
@@ -148,6 +150,7 @@ class Assembly:
     def _beside(self, graph: Graph) -> "Assembly":
         made = Assembly(graph, self.options, self.choices)
         made.buffers, made.kernels, made.decisions = self.buffers, self.kernels, self.decisions
+        made.emitted = self.emitted
         made.named, made.kind = self.named, self.kind
         return made
 
@@ -235,8 +238,9 @@ class Assembly:
         origin: Origin,
     ) -> None:
         """Add the launch of a kernel, and the function (its name and text) that it calls."""
-        for name, text in (function, (made.name, made.text)):
-            self.kernels.setdefault(name, KernelSource(name, text))
+        name, text = function
+        self.kernels.setdefault(name, KernelSource(name, text))
+        self.kernel(made)
         self.steps.append(Launch(made.name, inputs, outputs, made.parts, origin, made.flops))
 
     def _library(self, node: Node) -> None:
@@ -291,12 +295,17 @@ class Assembly:
             if not is_contiguous(view)
         }
         made = emit(body, strides, check=self.options.verify)
-        self.kernels.setdefault(made.name, KernelSource(made.name, made.text))
+        self.kernel(made)
         outputs = tuple(self.place(value) for value in node.outputs)
         views += [self._sizes()] if made.sizes else []
         step = Launch(made.name, tuple(views), outputs, made.parts, node.origin, made.flops)
         self.steps.append(step)
         self.decide(node, "kernel", f"{reason}: {made.name}", made.flops, made.bytes, made.nest)
+
+    def kernel(self, made: Emitted) -> None:
+        """Add a kernel to the Program, if it does not have it."""
+        self.kernels.setdefault(made.name, KernelSource(made.name, made.text))
+        self.emitted.setdefault(made.name, made)
 
     def _sizes(self) -> View:
         """Return where kernels find the values of the sizes that vary."""
@@ -387,7 +396,7 @@ class Assembly:
         node = Node("copy", (Value("x", type_),), (Value("y", formula.type),), formula=formula)
         strides = {} if is_contiguous(source) else {"x": source.strides}
         made = emit(as_body(node), strides, check=self.options.verify)
-        self.kernels.setdefault(made.name, KernelSource(made.name, made.text))
+        self.kernel(made)
         inputs = (source, *([self._sizes()] if made.sizes else []))
         self.steps.append(Launch(made.name, inputs, (target,), made.parts))
         self.decisions.append(Decision(target.buffer, "copy", reason, bytes=made.bytes))
@@ -459,13 +468,13 @@ class Assembly:
             above = stacked(plan, blocks)
             stacks = tuple(replace(b, above=above.get(b.name, ())) for b in program.buffers)
             program = replace(program, buffers=stacks, sizes=self.sizes)
-            return Assembled(program, tuple(self.decisions), plan)
+            return Assembled(program, tuple(self.decisions), plan, self.emitted)
         offsets = dict(plan.offsets)
         placed = tuple(
             replace(buffer, offset=offsets.get(buffer.name, 0)) for buffer in program.buffers
         )
         program = replace(program, buffers=placed, arena_bytes=plan.bytes)
-        return Assembled(program, tuple(self.decisions), plan)
+        return Assembled(program, tuple(self.decisions), plan, self.emitted)
 
     def decide(
         self, node: Node, how: str, reason: str, flops: int = 0, bytes_: int = 0, nest: str = ""

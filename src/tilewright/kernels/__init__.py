@@ -35,11 +35,13 @@ from tilewright.kernels.contraction import (
     keeps,
     merged,
     product_extents,
+    tile_shape,
     tiles,
 )
 from tilewright.kernels.contraction import RECIPE as PRODUCT_RECIPE
 from tilewright.kernels.emit import FLAGS, Emitted, choose_recipe, emit, emit_naive, read_together
 from tilewright.kernels.epilogue import Epilogue, Following, print_epilogue
+from tilewright.kernels.traffic import kernel_loops, moved
 from tilewright.kernels.winograd import (
     MOST_INPUTS,
     WINOGRAD_DTYPES,
@@ -91,5 +93,8 @@ __all__ = [
     "keeps",
     "print_epilogue",
     "read_together",
+    "kernel_loops",
+    "moved",
+    "tile_shape",
     "tiles",
 ]

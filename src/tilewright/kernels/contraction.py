@@ -11,7 +11,7 @@ This module does not know whether a library would be faster.
 
 import functools
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tilewright.base.dtypes import F32, F64, DType
@@ -27,6 +27,7 @@ BLOCK_FLOPS, MOST_BLOCKS = 128_000_000, 64  # a large product is cut into more b
 EVEN = 4  # threads that share blocks evenly, if they can
 PACKING = 32  # products and sums that take as long as packing an element
 LOOPS = 16  # that rows, columns or terms run through, at most
+TILE_ROWS, TILE_VECTORS = {16: 4, 32: 6, 64: 14}, 2  # as in vectors.c, by the bytes of a vector
 RECIPE = 1  # grows when what was measured of it no longer holds
 PART_FLOPS = 250_000  # below, a part is not worth a thread's attention
 _TEXT = Path(__file__).with_suffix(".c")
@@ -124,6 +125,11 @@ def vectors_text() -> str:
     return _VECTORS.read_text(encoding="utf-8")
 
 
+def tile_shape(dtype: DType, vector: int) -> tuple[int, int]:
+    """Return the rows and columns of a tile, where a vector has so many bytes."""
+    return TILE_ROWS[vector], TILE_VECTORS * vector // dtype.bytes
+
+
 def keeps(product: Product, tiling: Tiling) -> bool:
     """Say whether c is needed for sums that lack terms, though something else takes them then."""
     return count(product.terms) > tiling.depth
@@ -175,7 +181,7 @@ def emit_product(
     flops, moved = product.flops, _bytes(product)
     if following is not None:
         flops, moved = flops + following.flops, moved + following.bytes
-    return named(lines, parts, flops, moved, reason)
+    return replace(named(lines, parts, flops, moved, reason), product=(product, tiling))
 
 
 def product_extents(product: Product) -> tuple[int, int, int, int]:

@@ -12,6 +12,7 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from tilewright.base.expr import Call, Const, Expr, Read, walk
 from tilewright.base.scalar import BY_NAME as FUNCTIONS
@@ -40,6 +41,9 @@ from tilewright.kernels.scatter import apart_loop, print_scatter, scattered
 from tilewright.kernels.support import print_support
 from tilewright.kernels.text import Block, Scope
 
+if TYPE_CHECKING:
+    from tilewright.kernels.contraction import Product, Tiling
+
 # What the text counts on: sums and products are rounded one by one as in torch, NaN, infinities and
 # signed zeros are kept; loops are vectorised.
 FLAGS = ("-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
@@ -63,7 +67,8 @@ class Emitted:
     parts: how many there are.  flops, bytes:
     what all parts together compute and touch.  recipe: how it was made, and why.
     sizes: whether p holds, between inputs and outputs, the values of all named sizes (`long`).
-    nest: what it computes and its loops, as text (`loops_text`); "" where there are none.
+    nest: what it computes and its loops, as text (`loops_text`); "" where there are none.  product:
+    the matrix product that it computes, perhaps with what follows, and its knobs.
     The function returns 0, or the sum of 1 (an index out of range), 2 (an integer divided by zero)
     and 4 (out of memory).
     """
@@ -76,6 +81,7 @@ class Emitted:
     recipe: str
     sizes: bool = False
     nest: str = ""
+    product: "tuple[Product, Tiling] | None" = None
 
 
 def emit_naive(graph: Graph, strides: Mapping[str, tuple[int, ...]] | None = None) -> Emitted:

@@ -14,14 +14,10 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, fields
 
-from tilewright.kernels import KNOB_LIMITS, Product, Tiling, blocks, product_extents
+from tilewright.kernels import KNOB_LIMITS, Product, Tiling, blocks, product_extents, tile_shape
 from tilewright.tune.processor import Processor
 
 DEPTHS, PANELS, TILES, BLOCKS = (128, 256, 384, 512), (8, 16, 24), (4, 8, 16), (2, 4, 8, 16, 32)
-ROWS = {16: 4, 32: 6, 64: 14}
-"""Rows of a tile, by the bytes of a vector, as `kernels/vectors.c` has them."""
-WIDE = 2
-"""Vectors of a tile's row."""
 ROOM_B = 1 << 20
 """Bytes for packed columns."""
 L2_BYTES = 32
@@ -99,7 +95,7 @@ def _seen(product: Product, tiling: Tiling, processor: Processor) -> tuple[objec
     """Return what a product shows of its knobs: those that are the same in this are the same."""
     _, rows, columns, terms = product_extents(product)
     down, across = blocks(product, tiling)
-    height, width = ROWS[processor.vector], _panel(product, processor)
+    height, width = tile_shape(product.dtype, processor.vector)
     return (
         (down, across),
         min(tiling.depth, terms),
@@ -111,13 +107,14 @@ def _seen(product: Product, tiling: Tiling, processor: Processor) -> tuple[objec
 def _refusal(product: Product, tiling: Tiling, processor: Processor) -> str:
     """Return why knobs are not worth trying, "" if they are."""
     batch, _, _, terms = product_extents(product)
-    size, width, depth = product.dtype.bytes, _panel(product, processor), min(tiling.depth, terms)
+    size, depth = product.dtype.bytes, min(tiling.depth, terms)
+    height, width = tile_shape(product.dtype, processor.vector)
     panel = depth * width * size
     if panel > processor.l1:
         return "a panel of b does not fit in the first cache"
     if panel * tiling.panels > ROOM_B:
         return "packed columns of b do not fit in the room for them"
-    if tiling.tiles * ROWS[processor.vector] * depth * size > processor.l2 // 2:
+    if tiling.tiles * height * depth * size > processor.l2 // 2:
         return "packed rows of a do not fit in half of the second cache"
     down, across = blocks(product, tiling)
     if batch * down * across < processor.threads and tiling != Tiling():
@@ -132,7 +129,8 @@ def _seconds(
     for them, and what the memory brings."""
     batch, rows, columns, terms = product_extents(product)
     down, across = blocks(product, tiling)
-    size, height, width = product.dtype.bytes, ROWS[processor.vector], _panel(product, processor)
+    size = product.dtype.bytes
+    height, width = tile_shape(product.dtype, processor.vector)
     tall, wide = -(-rows // down), -(-columns // across)
     units = batch * down * across
     busiest = -(-units // processor.threads)
@@ -151,8 +149,3 @@ def _seconds(
     moved = 2 * terms * wide + read_b + read_a + 2 * tall * wide * deep
     memory = (terms * wide + terms * tall * turns + tall * wide) * size / bandwidth
     return busiest * (sums + EXPOSED * moved * size / second + memory + BLOCK_SECONDS)
-
-
-def _panel(product: Product, processor: Processor) -> int:
-    """Return how many columns a tile has."""
-    return WIDE * processor.vector // product.dtype.bytes
