@@ -140,8 +140,9 @@ def _lines(refs: Sequence[Ref], extents: Mapping[str, int]) -> int:
 
 
 def _box(ref: Ref, extents: Mapping[str, int]) -> list[tuple[int, int]]:
-    """Return the least and the greatest index in each dim, as far as the tensor goes."""
-    known = _Extents(extents)
+    """Return the least and the greatest index in each dim, as far as the tensor goes; counters
+    around stand at 0."""
+    known = {name: extents.get(name, 1) for entry in ref.index for name in names(entry)}
     found = []
     for entry, extent in zip(ref.index, ref.extents, strict=True):
         low, high = (None if has_read(entry) else algebra.bounds(entry, known)) or (0, extent - 1)
@@ -149,16 +150,6 @@ def _box(ref: Ref, extents: Mapping[str, int]) -> list[tuple[int, int]]:
             low, high = 0, extent - 1
         found.append((low, high))
     return found
-
-
-class _Extents(dict[str, int]):
-    """Counters that are not inside stand still."""
-
-    def __contains__(self, _: object) -> bool:
-        return True
-
-    def __missing__(self, _: str) -> int:
-        return 1
 
 
 def _counts(ref: Ref, box: Sequence[tuple[int, int]], extents: Mapping[str, int]) -> list[int]:
@@ -344,16 +335,16 @@ def of_product(product: Product, tiling: Tiling, vector: int) -> tuple[Part, ...
     i = _sum(down=tall, group=group, tile=height, i=1)
     j = _sum(across=wide, turn=turn, panel=width, j=1)
     t = _sum(deep=deep, t=1)
-    b_all, size = Sym("batch"), product.dtype.bytes
+    lead, size = Sym("batch"), product.dtype.bytes
 
     def operand(name: str, *roles: tuple[Expr, Batch | Role, int]) -> Ref:
         dims = [dim for at, role, which in roles for dim in _dims(at, role, which)]
         index, extents, strides = zip(*dims, strict=True)
         return Ref(name, index, extents, strides, size)
 
-    a = operand("a", (b_all, product.batch, 0), (i, product.rows, 0), (t, product.terms, 0))
-    b = operand("b", (b_all, product.batch, 1), (t, product.terms, 1), (j, product.columns, 0))
-    c = operand("c", (b_all, product.batch, 2), (i, product.rows, 1), (j, product.columns, 1))
+    a = operand("a", (lead, product.batch, 0), (i, product.rows, 0), (t, product.terms, 0))
+    b = operand("b", (lead, product.batch, 1), (t, product.terms, 1), (j, product.columns, 0))
+    c = operand("c", (lead, product.batch, 2), (i, product.rows, 1), (j, product.columns, 1))
     before: list[Part] = []
     inside: list[Part] = []
     if _packs_b(product, tall, height):
