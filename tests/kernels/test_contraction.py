@@ -25,6 +25,7 @@ from tilewright.runtime.standalone import UNTOUCHED
 from tilewright.runtime.toolchain import Toolchain, build, find_toolchain
 
 CANARY = 1e30
+LINES = (4, 8, 16, 24)  # columns of slices: a line of cache in each type, and others
 NARROW = (1, 3, 17)  # columns of one vector and, on most machines, of more
 MACHINES = few([NATIVE, "x86-64-v3", "x86-64"], NATIVE)  # 64, 32 and 16 bytes to a vector
 
@@ -51,8 +52,9 @@ def products() -> list[Product]:
     made.append(replace(made[1], columns=((300, 0, 1),)))  # one column, read again and again
     made.append(replace(made[1], rows=((130, 0, 300),)))
     made.append(replace(made[1], rows=((130, 600, 301),)))  # columns of a wider result
-    made.append(product((2,), 20, 96, 300))
-    made.append(sliced(made[-1]))
+    for dtype, columns in ((F32, 48), (F64, 40)):  # a line more than fills tiles of any machine
+        made.append(product((2,), 20, columns, 300, dtype=dtype))
+        made += [sliced(made[-1], wide) for wide in LINES if columns % wide == 0]
     made += [product((), rows, columns, 257) for rows in (7, 1) for columns in NARROW]
     made += [looped(source) for _ in range(60)]
     return made
@@ -92,11 +94,11 @@ def product(
     return Product(dtype, tuple(outer), *three)
 
 
-def sliced(one: Product) -> Product:
-    """Let b lie in slices of 32 columns."""
+def sliced(one: Product, wide: int) -> Product:
+    """Let b lie in slices of some columns."""
     ((extent, *_),), ((terms, step, _),) = one.columns, one.terms
-    columns = (extent // 32, 32 * terms, 32), (32, 1, 1)
-    return replace(one, columns=columns, terms=((terms, step, 32),))
+    columns = (extent // wide, wide * terms, wide), (wide, 1, 1)
+    return replace(one, columns=columns, terms=((terms, step, wide),))
 
 
 def looped(source: random.Random) -> Product:
@@ -326,16 +328,20 @@ def test_a_product_is_cut_into_as_many_blocks_as_its_knob_says() -> None:
     assert few.parts < emit_product(one).parts < many.parts
 
 
-def test_an_operand_may_lie_in_slices_of_columns(library: ctypes.CDLL) -> None:
-    plain = product((2,), 20, 96, 300)
+@pytest.mark.parametrize(("dtype", "columns"), [(F32, 48), (F64, 40)])
+def test_an_operand_may_lie_in_slices_of_columns(
+    library: ctypes.CDLL, dtype: DType, columns: int
+) -> None:
+    plain = product((2,), 20, columns, 300, dtype=dtype)
     memory = memory_of(plain, np.random.default_rng(0))
     run(library, plain, memory, range(1))
-    expected = memory[2].copy()
-    b = memory[1].reshape(2, 300, 3, 32)
-    memory[1] = np.ascontiguousarray(b.transpose(0, 2, 1, 3)).reshape(-1)
-    memory[2][:] = CANARY
-    run(library, sliced(plain), memory, range(3))
-    assert np.array_equal(memory[2], expected)
+    expected, dense = memory[2].copy(), memory[1].reshape(2, 300, columns)
+    for wide in (wide for wide in LINES if columns % wide == 0):
+        b = dense.reshape(2, 300, columns // wide, wide)
+        memory[1] = np.ascontiguousarray(b.transpose(0, 2, 1, 3)).reshape(-1)
+        memory[2][:] = CANARY
+        run(library, sliced(plain, wide), memory, range(3))
+        assert np.array_equal(memory[2], expected), wide
 
 
 def test_loops_that_go_on_are_one() -> None:

@@ -25,9 +25,9 @@ from tilewright.graph.notation import normal
 from tilewright.graph.total import fixed
 from tilewright.graph.views import place
 from tilewright.kernels import (
+    LINE,
     LOOPS,
     PRODUCT_DTYPES,
-    SLICE,
     SPAN,
     Emitted,
     Product,
@@ -307,10 +307,11 @@ def as_product(
         # The transpose of the product is that of its operands' transposes, the other way round.
         a, b, m, n = b, a, n, m
     else:
-        sliced = _sliced(found, right, hoist)
+        sliced = _sliced(found, right, hoist, LINE // dtype.bytes)
         if sliced is not None:
             (b, slices), step = sliced, c.strides[n[0].name]
-            strides = zip((loop.name for loop in slices), (step * SLICE, step), strict=True)
+            steps = step * fixed(slices[1].extent), step
+            strides = zip((loop.name for loop in slices), steps, strict=True)
             c, n = replace(c, strides={**c.strides, **dict(strides)}), slices
     outer = tuple(
         (fixed(x.extent), a.strides[x.name], b.strides[x.name], c.strides[x.name]) for x in batch
@@ -362,18 +363,20 @@ def _is_better_turned(rows: Role, columns: Role) -> bool:
     return value(rows) > value(columns)
 
 
-def _sliced(found: Contraction, right: View, hoist: Hoist) -> tuple[Place, tuple[Loop, ...]] | None:
+def _sliced(
+    found: Contraction, right: View, hoist: Hoist, wide: int
+) -> tuple[Place, tuple[Loop, ...]] | None:
     """Let the right operand lie as tiles read it, if that is done once for all steps of a loop.
 
-    Returns where it lies, as [batch.., slices, k, SLICE], and the two loops over its columns.
+    Returns where it lies, as [batch.., slices, k, wide], and the two loops over its columns.
     """
-    if len(found.n) != 1 or fixed(found.n[0].extent) % SLICE:
+    if len(found.n) != 1 or fixed(found.n[0].extent) % wide:
         return None
     if 0 in right.strides:  # it would be copied again for each batch
         return None
     across = found.n[0]
-    outer, inner = Loop(across.name, fixed(across.extent) // SLICE), Loop("within", SLICE)
-    column = Call("add", (Call("mul", (Sym(outer.name), Const(SLICE))), Sym(inner.name)))
+    outer, inner = Loop(across.name, fixed(across.extent) // wide), Loop("within", wide)
+    column = Call("add", (Call("mul", (Sym(outer.name), Const(wide))), Sym(inner.name)))
     index = tuple(substitute(entry, {across.name: column}) for entry in found.right.index)
     loops = (*found.batch, outer, *found.k, inner)
     dense = hoist(right, index, loops)

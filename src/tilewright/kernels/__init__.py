@@ -23,8 +23,8 @@ from tilewright.kernels.attention import (
 from tilewright.kernels.contraction import DTYPES as PRODUCT_DTYPES
 from tilewright.kernels.contraction import LIMITS as KNOB_LIMITS
 from tilewright.kernels.contraction import (
+    LINE,
     LOOPS,
-    SLICE,
     SPAN,
     Product,
     Role,
@@ -58,8 +58,8 @@ __all__ = [
     "KNOB_LIMITS",
     "PRODUCT_DTYPES",
     "PRODUCT_RECIPE",
+    "LINE",
     "LOOPS",
-    "SLICE",
     "SPAN",
     "Role",
     "merged",

@@ -23,13 +23,18 @@
 #define FAR 512                 /* rows further apart fall on the same sets of the first cache */
 #define LOOPS 16                /* of rows, columns or terms, at most */
 
+/* Whether the vectors of a tile lie side by side in b: where they are shorter than a line of cache.
+   Longer ones may lie in lines that are `apart`, as slices of a line's columns have them. */
+#define BESIDE (PANEL * sizeof(T) <= 64)
+
 /* Where a tile of c lies: how far it is from a row to the next, and from a vector to the next. */
 typedef struct { T *at; long row, vector; } Tile;
 
-/* One tile; rows and wide are known where it is called.  If there is `more` in c, it is added; the
-   sums go to `to`. */
+/* One tile; rows and wide are known where it is called.  Vectors of b are `apart`.  If there is
+   `more` in c, it is added; the sums go to `to`. */
 inlined void tile(const int rows, const int wide, long depth, const T *a, long ai, long at,
-                  const T *b, long bt, Tile c, Tile to, T scale, int more) {
+                  const T *b, long bt, long apart, Tile c, Tile to, T scale, int more) {
+  const long bj = BESIDE ? LANES : apart;
   V sum[ROWS][WIDE];
   unrolled for (int i = 0; i < rows; i++) unrolled for (int j = 0; j < wide; j++) {
     sum[i][j] = (V){};
@@ -39,7 +44,7 @@ inlined void tile(const int rows, const int wide, long depth, const T *a, long a
     V right[WIDE];
     unrolled for (int j = 0; j < wide; j++) __builtin_prefetch(ahead + j * c.vector, 1);
     ahead = t < rows - 1 ? ahead + c.row : c.at;
-    unrolled for (int j = 0; j < wide; j++) right[j] = *(const V *)(b + t * bt + j * LANES);
+    unrolled for (int j = 0; j < wide; j++) right[j] = *(const V *)(b + t * bt + j * bj);
     unrolled for (int j = 0; j < wide; j++) in_register(right[j]);
     unrolled for (int i = 0; i < rows; i++) {
       const V left = a[i * ai + t * at] - (V){};        /* in all lanes; x - 0 is x, -0 too */
@@ -59,13 +64,13 @@ inlined void tile(const int rows, const int wide, long depth, const T *a, long a
 #else
 #define CASE(R, W) \
   case R * 4 + W: \
-    if (R <= ROWS && W <= WIDE) tile(R, W, depth, a, ai, at, b, bt, c, to, scale, more); \
+    if (R <= ROWS && W <= WIDE) tile(R, W, depth, a, ai, at, b, bt, apart, c, to, scale, more); \
     break;
 #define CASES(R) CASE(R, 1) CASE(R, 2)
 
 static __attribute__((noinline)) void any_tile(long rows, long wide, long depth, const T *a,
-                                               long ai, long at, const T *b, long bt, Tile c,
-                                               Tile to, T scale, int more) {
+                                               long ai, long at, const T *b, long bt, long apart,
+                                               Tile c, Tile to, T scale, int more) {
   switch (rows * 4 + wide) {
     CASES(1) CASES(2) CASES(3) CASES(4) CASES(5) CASES(6) CASES(7)
     CASES(8) CASES(9) CASES(10) CASES(11) CASES(12) CASES(13) CASES(14)
@@ -242,7 +247,10 @@ void NAME(const long *down, const long *across, const long *along, long top, lon
       int direct[COLUMNS / PANEL];                      /* panels of b that are not packed */
       for (long j = 0; j < some; j += PANEL) {
         const long have = least(some - j, PANEL), width = (have + LANES - 1) / LANES * LANES;
-        direct[j / PANEL] = dense && have == width && (near_b || even(bj + j, have, 1));
+        int vectors = have == width;
+        for (long k = j; k < j + width && vectors && !near_b; k += BESIDE ? width : LANES)
+          vectors = even(bj + k, BESIDE ? width : LANES, 1);
+        direct[j / PANEL] = dense && vectors;
         if (!direct[j / PANEL])
           pack(depth, have, b, bt, bj + j, packed_b + j * depth, width);
       }
@@ -269,6 +277,7 @@ void NAME(const long *down, const long *across, const long *along, long top, lon
           const long have = least(some - j, PANEL), width = (have + LANES - 1) / LANES * LANES;
           const T *y = direct[j / PANEL] ? b + bt[0] + bj[j] : packed_b + j * depth;
           const long step = direct[j / PANEL] ? step_b : width;
+          const long apart = direct[j / PANEL] && width > LANES ? bj[j + LANES] - bj[j] : LANES;
           const long next = width > LANES ? cj[j + LANES] - cj[j] : LANES;
           int whole = in_step && have == width;
           for (long k = 0; k < width && whole && !near_c; k += LANES)
@@ -281,7 +290,7 @@ void NAME(const long *down, const long *across, const long *along, long top, lon
             const Tile own = {sums, ABREAST * PANEL, LANES};
             const Tile there = whole && c ? (Tile){c + ci[i] + cj[j], next_c, next} : own;
             any_tile(high, width / LANES, depth, x, turned ? 1 : next_a, turned ? high : step_a, y,
-                     step, there, taken ? own : there, whole ? factor : 1, whole && t);
+                     step, apart, there, taken ? own : there, whole ? factor : 1, whole && t);
             if (!whole)
               for (long r = 0; r < high; r++)
                 for (long s = 0; s < have; s++) {

@@ -135,7 +135,7 @@ void SQUARES_OF(const Extents *e, long first, long last, long o, long end, const
         for (long ab = 0; ab < 16; ab++) {
           const Tile to = {m + ab * ROWS * SQUARES, SQUARES, LANES};
           any_tile(high, WIDE, e->inputs, u + ab * all + top * row, row, 1,
-                   v + ab * plane + p * e->inputs * SQUARES, SQUARES, to, to, 1, 0);
+                   v + ab * plane + p * e->inputs * SQUARES, SQUARES, LANES, to, to, 1, 0);
         }
         for (long r = 0; r < high; r++) {
           const int finite = together(m + r * SQUARES, out);
