@@ -159,6 +159,7 @@ CONFIGURATIONS: dict[str, bytes] = {
     "of_no_object": b"[1, 2]",
     "of_another_kind": b'{"model_type": "lama"}',
     "without_a_kind": b'{"n_layer": 3}',
+    "with_nothing": json.dumps(LLAMA | {"hidden_size": None}).encode(),
     "with_a_text": json.dumps(LLAMA | {"hidden_size": "8192"}).encode(),
     "with_a_truth": json.dumps(LLAMA | {"num_hidden_layers": True}).encode(),
     "with_a_fraction": json.dumps(LLAMA | {"vocab_size": 1.5}).encode(),

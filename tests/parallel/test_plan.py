@@ -115,6 +115,9 @@ TEXTS = {
     "axes_left_out": "plan\nmodel m\nmachine n x 2\nbatch 8\nseq 4\norder tp dp\n",
     "no_place": "plan\nmodel m\nmachine n x 2\nbatch 8\nseq 4\nplace conv1\n",
     "two_places": "plan\nmodel m\nmachine n x 2\nbatch 8\nseq 4\nplace a 0\nplace a 1\n",
+    "superscript": "plan\nmodel m\nmachine n x 2\nbatch 8\nseq 4\ntp 8²\n",
+    "superscript_stages": "plan\nmodel m\nmachine n x 2\nbatch 8\nseq 4\nstages 12 1²\n",
+    "superscript_place": "plan\nmodel m\nmachine n x 2\nbatch 8\nseq 4\nplace a ²\n",
     "no_answer": "plan\nmodel m\nmachine n x 2\nbatch 8\nseq 4\ntied true\n",
 }
 

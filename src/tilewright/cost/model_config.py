@@ -68,7 +68,7 @@ def read_config(path: Path) -> tuple[str, Settings]:
     found: Settings = {}
     for name, key, default in keys:
         value = config.get(key, defaults.get(name, default))
-        if value is not None:
+        if value is not None or default is not None:
             found[name] = _checked(path, key, value, isinstance(default, bool))
     return family, found
 

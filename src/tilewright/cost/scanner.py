@@ -123,7 +123,7 @@ class Scanner:
     def integer(self, expected: str, *, most: int) -> int:
         """Take a whole number from 1 to `most`."""
         text = self.next.text
-        if not (text.isdigit() and len(text) < 20 and 1 <= int(text) <= most):
+        if not (text.isascii() and text.isdigit() and len(text) < 20 and 1 <= int(text) <= most):
             self.refuse("a whole number is missing", f"{expected}: from 1 to {most}")
         self.at += 1
         return int(text)

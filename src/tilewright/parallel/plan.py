@@ -254,19 +254,24 @@ def _value(setting: Setting, text: str, where: str) -> Value:
     """Return the value of a text."""
     words = text.split()
     made: Value = text
-    if setting.kind == "count" and text.isdigit() and len(text) < 20:
+    if setting.kind == "count" and _is_whole(text):
         made = int(text)
     elif setting.kind == "switch" and text in SWITCHES:
         made = text == "yes"
     elif setting.kind == "axes":
         made = tuple(words)
-    elif setting.kind == "counts" and all(word.isdigit() and len(word) < 20 for word in words):
+    elif setting.kind == "counts" and all(map(_is_whole, words)):
         made = tuple(map(int, words))
     try:
         _check(setting, made)
     except PlanError:
         raise _impossible(setting, text, where) from None
     return made
+
+
+def _is_whole(text: str) -> bool:
+    """Whether a text is a whole number in the digits 0 to 9, and not too long to be meant."""
+    return text.isascii() and text.isdigit() and len(text) < 20
 
 
 # ----------------------------------------------------------------------------------------- the text
@@ -316,7 +321,7 @@ def _expect_head(line: str, where: str) -> None:
 
 def _place_operator(placement: dict[str, int], value: str, where: str) -> None:
     name, _, rank = value.strip().rpartition(" ")
-    if not name or not rank.isdigit() or len(rank) > 12:
+    if not name or not _is_whole(rank):
         raise _refusal("an operator has no place", "`place OPERATOR RANK`", where)
     if name.strip() in placement:
         raise _refusal(f"{name.strip()} is placed twice", "one rank for each operator", where)
