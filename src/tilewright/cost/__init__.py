@@ -51,7 +51,7 @@ from tilewright.cost.collectives import (
     verify,
 )
 from tilewright.cost.graph_cost import GraphCost, graph_cost
-from tilewright.cost.machine import Constants, Device, Link, Machine, machine_lines, preset_names
+from tilewright.cost.machine import Constants, Device, Link, Machine, machine_lines
 from tilewright.cost.memory import (
     OPTIMIZERS,
     Split,
@@ -68,6 +68,7 @@ from tilewright.cost.memory import (
     zero_traffic,
 )
 from tilewright.cost.model_spec import ModelSpec, model_names, specify
+from tilewright.cost.presets import preset_names
 from tilewright.cost.quantity import parse_quantity, show_quantity
 
 __all__ = [

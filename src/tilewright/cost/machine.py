@@ -10,7 +10,8 @@ whole record, one line for the machine, its device, each level of links, and the
     link NAME: latency 5us, bandwidth 25GB/s, share 0.9
     constants: gemm_fraction 0.8, ...
 
-A line that ends with a comma goes on in the next.
+A line that ends with a comma goes on in the next.  `wires` after `groups` says which devices a link
+without a switch joins (`wires`).
 
 This module does not know what runs on a machine, nor how a constant is fitted (`fit`).
 """
@@ -25,9 +26,10 @@ from tilewright.base.errors import MachineError, expect_text
 from tilewright.cost.calibration import check_measured, check_narrower, check_priced
 from tilewright.cost.fit import fit
 from tilewright.cost.measure import Progress, measure_host
-from tilewright.cost.presets import NODES
+from tilewright.cost.presets import NODES, preset_names, read_machine
 from tilewright.cost.quantity import EXAMPLES, parse_quantity, show_quantity
-from tilewright.cost.scanner import LONGEST, Scanner
+from tilewright.cost.scanner import Scanner
+from tilewright.cost.wires import Wires, check_wires, least_share, read_wires, show_wires
 
 Row = TypeVar("Row")
 Item = TypeVar("Item")
@@ -99,7 +101,8 @@ class Link:
     """One level of the links: what joins `groups` groups of the level below (devices, at first).
 
     groups: None joins all that there are.  latency: seconds of a message.  bandwidth: B/s that one
-    device sends (and receives at once) when all do.  share: the part of it that is reached.
+    device sends (and receives at once) when all do.  share: the part of it that is reached.  wires:
+    of a mesh of devices, which of a group are joined, by how many; none where a switch joins all.
     """
 
     name: str
@@ -107,9 +110,11 @@ class Link:
     latency: float
     bandwidth: float
     share: float = 1.0
+    wires: Wires = ()
 
     def __post_init__(self) -> None:
         _check(self, f"link {self.name}", _LINK)
+        check_wires(self.name, self.groups, self.wires)
 
     @property
     def reached(self) -> float:
@@ -189,7 +194,7 @@ class Machine:
         """
         text = expect_text(text, "a machine", MachineError).strip()
         if text.endswith(".txt") and "\n" not in text:
-            text = _read(Path(text))
+            text = read_machine(Path(text))
         scanner = Scanner(text, "machine", MachineError, _MEND)
         return _record(scanner) if scanner.next.text == "machine" else _preset(scanner)
 
@@ -285,6 +290,14 @@ class Machine:
                 return level
         raise AssertionError("the outermost links join all devices")
 
+    def reached(self, level: int, devices: Sequence[int]) -> float:
+        """Return the B/s that each of some devices reaches over a level's links, beside all others.
+
+        Where wires join devices, those between the devices of a group; of all groups the least.
+        """
+        link = self.links[level]
+        return link.reached * least_share(link.wires, self.group_devices(level), devices)
+
     def _bounds(self, name: str) -> tuple[float, float]:
         table: dict[str, tuple[float, float]] = {
             word: (low, high) for word, _, _, low, high in _CONSTANTS
@@ -302,15 +315,11 @@ class Machine:
         described = ", ".join([*_shown(self.device, _DEVICE), *peaks])
         lines.append(f"device {self.device.name}: {described}")
         for link in self.links:
-            groups = [] if link.groups is None else [f"groups {link.groups}"]
-            lines.append(f"link {link.name}: {', '.join([*groups, *_shown(link, _LINK)])}")
+            joined = [] if link.groups is None else [f"groups {link.groups}"]
+            joined += [f"wires {show_wires(link.wires)}"] if link.wires else []
+            lines.append(f"link {link.name}: {', '.join([*joined, *_shown(link, _LINK)])}")
         lines.append(f"constants: {', '.join(_shown(self.constants, _CONSTANTS))}")
         return "\n".join(lines)
-
-
-def preset_names() -> tuple[str, ...]:
-    """Return the names of the machines that are known."""
-    return tuple(name for name, _ in NODES)
 
 
 def machine_lines() -> list[str]:
@@ -350,10 +359,13 @@ def _check(item: object, what: str, table: tuple[_Field, ...]) -> None:
 def _check_links(machine: Machine) -> None:
     names = [link.name for link in machine.links]
     inner = [link.groups for link in machine.links[:-1]]
-    if not names or len(set(names)) < len(names) or None in inner or machine.links[-1].groups:
+    wired = any(link.wires for link in machine.links[1:])
+    last = [link.groups for link in machine.links[-1:]]
+    if last != [None] or len(set(names)) < len(names) or None in inner or wired:
         raise MachineError(
             f"the links of machine {machine.name} are no levels",
-            expected="one link or more with names of their own, all but the last with groups",
+            expected="one link or more with names of their own, all but the last with groups, and "
+            "wires in the first alone",
             found=", ".join(f"{link.name}: groups {link.groups or 'all'}" for link in machine.links)
             or "none",
         )
@@ -383,20 +395,6 @@ def _quantity(scanner: Scanner, word: str, unit: str, low: float, high: float) -
         scanner.refuse(f"{word} is out of bounds", limits)
     scanner.at += 1
     return value
-
-
-def _read(path: Path) -> str:
-    try:
-        with path.open(encoding="utf-8") as file:
-            return file.read(LONGEST + 1).strip()  # a longer one is refused by the scanner
-    except (OSError, UnicodeDecodeError) as error:
-        found = error.strerror if isinstance(error, OSError) else "bytes that are no text"
-        raise MachineError(
-            f"the text of a machine cannot be read: {path.name}",
-            expected="a file in UTF-8, as `tilewright machine NAME` prints",
-            found=found or type(error).__name__,
-            mend="write `tilewright machine here > host.txt`, say",
-        ) from None
 
 
 def _settings(
@@ -449,11 +447,15 @@ def _record(scanner: Scanner) -> Machine:
 def _link(scanner: Scanner) -> Link:
     name = scanner.word("a name")
     scanner.expect(":")
-    groups = None
+    groups, wires = None, Wires()
     if scanner.take("groups"):
         groups = scanner.integer("a number of groups", most=MOST_GROUPS)
         scanner.expect(",")
-    return Link(name, groups, **_fields(_settings(scanner, _LINK, {}), _LINK))
+        scanner.take("\n")
+        if scanner.take("wires"):
+            wires = read_wires(scanner, groups)
+            scanner.expect(",")
+    return Link(name, groups, wires=wires, **_fields(_settings(scanner, _LINK, {}), _LINK))
 
 
 def _preset(scanner: Scanner) -> Machine:

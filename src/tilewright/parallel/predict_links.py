@@ -82,8 +82,16 @@ def groups_of(machine: Machine) -> Groups:
 
 @lru_cache(maxsize=1 << 10)
 def _network(machine: Machine, stride: int, ranks: int) -> Network:
-    network = network_of(machine, range(0, stride * ranks, stride))
-    return replace(network, combining=math.inf)
+    """Return what joins the slowest of an axis's groups; they differ where wires join devices."""
+    alike = not machine.links[0].wires
+    begins = range(1 if alike else min(machine.node_devices, machine.devices))
+    networks = (
+        network_of(machine, range(begin, begin + stride * ranks, stride))
+        for begin in begins
+        if begin // stride % ranks == 0
+    )
+    slowest = min(networks, key=lambda network: network.levels[0].bandwidth)
+    return replace(slowest, combining=math.inf)
 
 
 def strides(degrees: dict[str, int], order: tuple[str, ...]) -> dict[str, int]:
@@ -97,8 +105,8 @@ def strides(degrees: dict[str, int], order: tuple[str, ...]) -> dict[str, int]:
 
 def message_seconds(machine: Machine, sender: int, receiver: int, size: float) -> float:
     """Return the seconds of one message between two devices."""
-    link = machine.links[machine.level_of((sender, receiver))]
-    return link.latency + size / link.reached
+    level = machine.level_of((sender, receiver))
+    return machine.links[level].latency + size / machine.reached(level, (sender, receiver))
 
 
 def exposed(sent: float, computing: float, slowdown: float) -> float:

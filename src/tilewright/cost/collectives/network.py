@@ -79,8 +79,9 @@ class Network:
 def network_of(machine: Machine, devices: Sequence[int]) -> Network:
     """Return the network among some devices of a machine; rank r is `devices[r]`.
 
-    A link's bandwidth is what a device reaches while all send.  Where groups have different numbers
-    of these devices, or their ranks are not next to each other, all links count as the slowest.
+    A link's bandwidth is what a device reaches while all send; where wires join devices, what rings
+    over all wires between these reach.  Where groups have different numbers of these devices,
+    or their ranks are not next to each other, all links count as the slowest.
     Raises OptionError where a device is none of the machine's, or there twice.
     """
     _require(
@@ -96,11 +97,11 @@ def network_of(machine: Machine, devices: Sequence[int]) -> Network:
     combining = machine.device.memory_bandwidth * machine.constants.memory_fraction / PASSES
     if None in sizes:
         latency = max(link.latency for link in links)
-        slowest = min(link.reached for link in links)
+        slowest = min(machine.reached(level, devices) for level in range(last + 1))
         return Network((Level(len(devices), latency, slowest),), combining)
     levels = tuple(
-        Level(size, link.latency, link.reached)
-        for size, link in zip(sizes, links, strict=True)
+        Level(size, link.latency, machine.reached(level, devices))
+        for level, (size, link) in enumerate(zip(sizes, links, strict=True))
         if size is not None
     )
     return Network(levels, combining).flattened
