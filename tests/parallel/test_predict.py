@@ -312,6 +312,29 @@ def test_the_first_stage_of_the_175b_model_keeps_what_is_published(
     assert 8 <= round(in_flight / mask) <= 24
 
 
+@pytest.mark.parametrize("timetable", ["zb-h1", "zb-h2", "zb-v", "1f1b"])
+def test_what_is_computed_again_waits_for_the_gradient_of_the_weights(timetable: str) -> None:
+    """A block keeps its input, 2 s b h, until its backward; from there on, where the gradient of
+    the weights comes later, the operands of its products, 32 s b h (arXiv 2401.10241)."""
+    sbh = 64 * 512
+    found = _priced(
+        GPT, _ideal(4), 8, tp=1, pp=4, dp=1, timetable=timetable, recompute="full"
+    )  # fmt: skip
+    table = found.simulation.timetable
+    layers = 8 / table.stages
+    for rank, actions in enumerate(table.ranks):
+        held, most = dict[tuple[int, int], float](), 0.0
+        for action in actions:
+            for part in action:
+                size = {"F": 2.0, "B": 32.0, "W": 0.0, "BW": 0.0}[part.kind] * layers * sbh
+                mask = sbh if part.stage == 0 and size else 0  # of the embedding's dropout
+                held[part.stage, part.micro_batch] = size + mask
+            most = max(most, sum(held.values()))
+        assert found.memory_bytes[rank].activations == pytest.approx(most)
+    told = any("waits in memory" in note for note in found.notes)
+    assert told == (timetable != "1f1b")
+
+
 def test_state_is_that_of_zero_on_the_stage_that_has_most_parameters() -> None:
     """18 bytes a parameter with gradients in float32, 12 of them shared under ZeRO-1."""
     found = _priced(GPT, _ideal(4), 8, dp=4, zero=1, precision="bfloat16").memory_bytes[0]

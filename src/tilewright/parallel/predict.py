@@ -123,7 +123,8 @@ def plan_memory(
 class _Line:
     """A pipeline, however many micro-batches it takes: all that its timetable depends on.
 
-    kept: the share of a micro-batch's activations that waits for the gradient of the weights.
+    kept: the share of a micro-batch's activations that waits for the gradient of the weights, at
+    most all of it: a search knows nothing of what is computed again.
     """
 
     kind: Kind
@@ -363,6 +364,9 @@ def _notes(
             f"the first {timetable.micro_batches} of {plan.micro_batches} micro-batches are "
             "simulated; the others follow at the pace of the last of these"
         )
+    split = any(part.kind == "W" for row in timetable.ranks for act in row for part in act)
+    if split and plan.recompute == "full":
+        notes.append("what is computed again waits in memory for the gradient of the weights")
     if layer_seconds is not None:
         notes.append("a layer takes the time that was measured")
     if kind_named(plan.timetable).asynchronous:

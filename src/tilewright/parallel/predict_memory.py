@@ -93,14 +93,15 @@ def _activations(plan: ParallelPlan, spec: ModelSpec, timetable: Timetable) -> t
 def activation_bytes(
     plan: ParallelPlan, spec: ModelSpec
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the bytes that a micro-batch keeps on each stage: from its forward on, and those of
-    them that wait for the gradient of the weights."""
+    """Return the bytes that a micro-batch keeps on each stage: from its forward on, and from the
+    gradient of its input on those that wait for the gradient of the weights.
+
+    The latter are more where blocks are computed again: the operands of their products were made
+    for the gradient of the input, and wait with it.
+    """
     split = _split(plan)
     one = _layer(plan, spec, split)
-    if plan.recompute == "full":
-        waiting = one
-    else:
-        waiting = KEPT * _layer(plan, spec, replace(split, recompute="selective"))
+    waiting = KEPT * _layer(plan, spec, replace(split, recompute="selective"))
     shared = plan.tp if plan.sequence_parallel else 1
     mask = embedding_activation_bytes(spec, plan.micro_batch, plan.seq, tensor=shared) / plan.cp
     masks = (mask, *(0.0 for _ in plan.stages[1:]))
