@@ -5,15 +5,19 @@ import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import safetensors.torch
 import torch
+import typer
 from rich.console import Console
+from rich.text import Text
 from tests.cli.test_collective import TIMES
 from tests.sweep import swept
 
 from tilewright.cli import contest, demo
+from tilewright.cli.app import app
 from tilewright.cli.demo import CURVES, TEXT, run_demo
 from tilewright.cli.peer import EAGER
 from tilewright.cli.session import CHECKPOINT, Plan, Session, open_session
@@ -59,6 +63,15 @@ def test_the_commands_of_the_readme_run(
         monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
     code, _, err = command(verb, *rest, *SHORTER.get(verb, ()))
     assert code == 0, err
+
+
+def test_no_word_of_a_help_text_is_taken_for_markup() -> None:
+    """Words in brackets colour what follows, and are not printed."""
+    commands: Any = typer.main.get_command(app)
+    told = [(name, one) for name, command in commands.commands.items() for one in command.params]
+    helps = [f"{name} {one.name}: {getattr(one, 'help', '')}" for name, one in told]
+    assert len(helps) > 50
+    assert [text for text in helps if Text.from_markup(text).plain != text] == []
 
 
 def test_the_readme_names_every_command() -> None:

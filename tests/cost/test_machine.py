@@ -275,6 +275,17 @@ def test_what_cannot_be_fitted_is_refused(name: str, golden: Golden) -> None:
     golden(f"calibration_{name}.txt", str(caught.value))
 
 
+@pytest.mark.parametrize("given", [None, "fast", 5], ids=repr)
+def test_what_cannot_be_asked_for_a_price_is_refused(given: Any, golden: Golden) -> None:
+    machine, rows = Machine.parse("dgx-a100-80g"), [(1, 1.0)]
+    with pytest.raises(MachineError) as caught:
+        machine.calibrate(rows, given, ["gemm_fraction"])
+    golden(f"calibration_by_{given}.txt", str(caught.value))
+    if given:
+        with pytest.raises(MachineError, match="bounds are of no constants"):
+            machine.calibrate(rows, lambda *_: 1.0, ["gemm_fraction"], given)
+
+
 @pytest.mark.parametrize("devices", [None, "8", 8.0, math.nan, True, 0, -8, 10**30], ids=repr)
 def test_a_machine_has_a_whole_number_of_devices(devices: Any) -> None:
     with pytest.raises(MachineError, match=r"has .* devices"):

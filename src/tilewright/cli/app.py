@@ -31,7 +31,7 @@ app = typer.Typer(
 Model = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)]
 Batch = Annotated[int, typer.Option(help="Examples in a batch.", min=1)]
 Examples = Annotated[
-    int | None, typer.Option("--batch", help="Examples in a batch [default: 8].", min=1)
+    int | None, typer.Option("--batch", help="Examples in a batch (default: 8).", min=1)
 ]
 Inputs = Annotated[
     list[str] | None,
@@ -68,7 +68,7 @@ def train(
     clip: Annotated[float, typer.Option(help="Bound on the norm of all gradients.")] = 1.0,
     seed: Annotated[int, typer.Option(help="Of parameters, data and masks.")] = 0,
     out: Annotated[
-        Path | None, typer.Option(help="Where results go [default: out/train, out/demo].")
+        Path | None, typer.Option(help="Where results go (default: out/train, out/demo).")
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on from the checkpoint in --out, bit for bit.")
@@ -296,10 +296,10 @@ def timetable(
     name: Annotated[str, typer.Argument(metavar="NAME", help="1f1b, zb-h1, dualpipe, ...")] = "",
     read: Annotated[Path | None, typer.Option(help="A timetable's text in place of NAME.")] = None,
     stages: Annotated[
-        int | None, typer.Option(help="Ranks of the pipeline [default: 4].", min=1)
+        int | None, typer.Option(help="Ranks of the pipeline (default: 4).", min=1)
     ] = None,
     micro_batches: Annotated[
-        int | None, typer.Option(help="Of a step [default: 8].", min=1)
+        int | None, typer.Option(help="Of a step (default: 8).", min=1)
     ] = None,
     chunks: Annotated[int | None, typer.Option(help="Stages on each rank.", min=1)] = None,
     slices: Annotated[int | None, typer.Option(help="Of a sequence (terapipe).", min=1)] = None,
@@ -311,7 +311,7 @@ def timetable(
     kept: Annotated[float, typer.Option(help="M_W/M_B: kept of activations until W.")] = 0.4,
     search: Annotated[bool, typer.Option("--search", help="Search for a cheaper one.")] = False,
     cap: Annotated[
-        float | None, typer.Option(help="Activations it may hold [default: what NAME holds].")
+        float | None, typer.Option(help="Activations it may hold (default: what NAME holds).")
     ] = None,
     barrier: Annotated[
         bool, typer.Option("--barrier", help="Search the shortest step, not the shortest rank.")

@@ -13,8 +13,18 @@ from tilewright.base.errors import MachineError
 Bounds = tuple[float, float]
 
 
-def check_measured(rows: Sequence[tuple[Any, float]], names: Sequence[str]) -> list[float]:
-    """Return the seconds of measured rows; raise MachineError where some cannot be fitted to."""
+def check_measured(
+    rows: Sequence[tuple[Any, float]], predict: object, names: Sequence[str]
+) -> list[float]:
+    """Return the seconds of measured rows; raise MachineError where some cannot be fitted to, or
+    `predict` cannot be asked."""
+    if not callable(predict):
+        raise MachineError(
+            "nothing says what a machine would take for a row",
+            expected="predict(machine, row) that returns seconds",
+            found=repr(predict)[:60],
+            mend="write predict=lambda machine, row: ..., or a function",
+        )
     if isinstance(names, str) or not names or len(set(names)) < len(names):
         raise MachineError(
             "nothing says which constants are fitted",
@@ -40,6 +50,13 @@ def check_measured(rows: Sequence[tuple[Any, float]], names: Sequence[str]) -> l
 
 def check_narrower(within: Mapping[str, Bounds], known: Mapping[str, Bounds]) -> dict[str, Bounds]:
     """Return narrower bounds of constants; raise MachineError unless they lie in those known."""
+    if not isinstance(within, Mapping):
+        raise MachineError(
+            "narrower bounds are of no constants",
+            expected="a mapping from names to (low, high)",
+            found=repr(within)[:60],
+            mend='write within={"gemm_fraction": (0.5, 0.8)}',
+        )
     for name, pair in within.items():
         if name not in known:
             raise MachineError(

@@ -225,7 +225,7 @@ class Machine:
         its bounds, by least relative errors, from the present values.  within: narrower bounds.
         Raises MachineError where a name is unknown or there are fewer rows than names.
         """
-        measured = check_measured(rows, names)
+        measured = check_measured(rows, predict, names)
         known = {name: self._bounds(name) for name in names}
         narrower = check_narrower(within or {}, known)
         bounds = [narrower.get(name, known[name]) for name in names]
