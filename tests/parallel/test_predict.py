@@ -8,43 +8,18 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.parallel.ideal import DEEP, FRACTION, GPT, HEADLESS, PEAK, ideal, priced
 
 from tilewright.cost import (
-    Constants,
-    Device,
-    Link,
     Machine,
     ModelSpec,
     model_flops,
     parameters,
 )
-from tilewright.parallel import ParallelPlan, Prediction, make_plan, predict
+from tilewright.parallel import ParallelPlan, make_plan, predict
 from tilewright.parallel.timetables import TIMETABLES, Kind
 
 GIB = 2**30
-PEAK = 1e12
-FRACTION = 0.5
-
-
-def _ideal(devices: int, *, bandwidth: float = 1e15, slowdown: float = 1.0) -> Machine:
-    """A machine on which only products (and, if asked, links) take time."""
-    device = Device("d", 1e15, 1e15, 0.0, (("float16", PEAK), ("bfloat16", PEAK)))
-    constants = Constants(gemm_fraction=FRACTION, memory_fraction=1.0, overlap_slowdown=slowdown)
-    return Machine("ideal", device, (Link("all", None, 0.0, bandwidth),), devices, constants)
-
-
-def _priced(model: str, machine: Machine, batch: int, seq: int = 64, **fix: object) -> Prediction:
-    settings = {
-        "precision": "float16", "attention": "unfused", "overlap": "none", "micro_batch": 1,
-        "recompute": "none", "zero": 0, "tp": 1, "pp": 1, "sequence_parallel": False,
-    }  # fmt: skip
-    return make_plan(model, machine, batch=batch, seq=seq, fix=settings | fix).predicted
-
-
-GPT = "gpt:layers=8,hidden=512,heads=8,vocab=1000,positions=64"
-DEEP = "gpt:layers=16,hidden=64,heads=8,vocab=1000,positions=64"
-HEADLESS = "gpt:layers=8,hidden=512,heads=8,vocab=1,positions=64"
-
 
 # --------------------------------------------------------------------------------------- operations
 
@@ -55,7 +30,7 @@ def test_with_nothing_but_products_a_step_takes_its_operations_at_the_reached_pe
     model: str, tp: int, dp: int
 ) -> None:
     spec = ModelSpec.parse(model)
-    found = _priced(model, _ideal(tp * dp), 8, tp=tp, dp=dp)
+    found = priced(model, ideal(tp * dp), 8, tp=tp, dp=dp)
     flops = model_flops(spec, 8, 64)
     # The head's columns are rounded up to whole ones on each rank.
     columns = -(-spec.vocab // tp) * tp - spec.vocab
@@ -67,8 +42,8 @@ def test_with_nothing_but_products_a_step_takes_its_operations_at_the_reached_pe
 def test_full_recomputation_takes_a_third_more_of_the_layers_and_mfu_is_three_quarters_of_hfu() -> (
     None
 ):
-    plain = _priced(HEADLESS, _ideal(1), 8)
-    full = _priced(HEADLESS, _ideal(1), 8, recompute="full")
+    plain = priced(HEADLESS, ideal(1), 8)
+    full = priced(HEADLESS, ideal(1), 8, recompute="full")
     assert full.step_seconds / plain.step_seconds == pytest.approx(4 / 3, rel=2e-3)
     assert full.breakdown.recompute == pytest.approx(full.step_seconds / 4, rel=2e-3)
     assert full.mfu / full.hfu == pytest.approx(3 / 4, rel=2e-3)
@@ -76,8 +51,8 @@ def test_full_recomputation_takes_a_third_more_of_the_layers_and_mfu_is_three_qu
 
 def test_fused_attention_makes_half_the_scores_and_two_and_a_half_times_as_many_backward() -> None:
     """Operations of the scores' square, counted by hand, at 0.75 of what products reach."""
-    unfused = _priced(HEADLESS, _ideal(1), 8)
-    fused = _priced(HEADLESS, _ideal(1), 8, attention="fused")
+    unfused = priced(HEADLESS, ideal(1), 8)
+    fused = priced(HEADLESS, ideal(1), 8, attention="fused")
     square = 8 * 8 * 4 * 64 * 64 * 512  # batch, layers, and 4 s s h
     gained = (3 - 3.5 / 2 / 0.75) * square / (PEAK * FRACTION)
     assert unfused.step_seconds - fused.step_seconds == pytest.approx(gained, rel=1e-3)
@@ -87,9 +62,9 @@ def test_experts_take_what_the_chosen_ones_take_whoever_shares_them() -> None:
     moe = "moe:layers=4,hidden=256,heads=8,vocab=1000,ffn=512,experts=8,top_k=2"
     spec = ModelSpec.parse(moe)
     for ep in (1, 2, 4):
-        found = _priced(moe, _ideal(4), 8, dp=4, ep=ep)
-        ideal = model_flops(spec, 8, 64) / (4 * PEAK * FRACTION)
-        assert found.step_seconds == pytest.approx(ideal, rel=2e-2)
+        found = priced(moe, ideal(4), 8, dp=4, ep=ep)
+        wanted = model_flops(spec, 8, 64) / (4 * PEAK * FRACTION)
+        assert found.step_seconds == pytest.approx(wanted, rel=2e-2)
 
 
 # ------------------------------------------------------------------------------------------ traffic
@@ -99,7 +74,7 @@ def test_experts_take_what_the_chosen_ones_take_whoever_shares_them() -> None:
 def test_data_parallel_ranks_send_what_zero_says(zero: int, rounds: int) -> None:
     """DDP and ZeRO-1 2 N elements, ZeRO-2 (m + 1) N, ZeRO-3 3 m N, each times (P - 1)/P; m is 3."""
     bandwidth, count = 1e9, parameters(ModelSpec.parse(GPT))
-    found = _priced(GPT, _ideal(4, bandwidth=bandwidth), 12, dp=4, zero=zero)
+    found = priced(GPT, ideal(4, bandwidth=bandwidth), 12, dp=4, zero=zero)
     expected = rounds * 2 * count * 3 / 4 / bandwidth
     assert found.breakdown.data == pytest.approx(expected, rel=1e-9)
 
@@ -108,7 +83,7 @@ def test_data_parallel_ranks_send_what_zero_says(zero: int, rounds: int) -> None
 def test_stages_that_are_held_twice_sum_their_gradients(timetable: str) -> None:
     """Two ranks, each with the whole model: 2 N (P - 1)/P elements each, as in a ring of two."""
     model, bandwidth = "llama:layers=4,hidden=256,heads=8,vocab=1000", 1e9
-    found = _priced(model, _ideal(2, bandwidth=bandwidth), 4, pp=2, dp=1, timetable=timetable)
+    found = priced(model, ideal(2, bandwidth=bandwidth), 4, pp=2, dp=1, timetable=timetable)
     elements = parameters(ModelSpec.parse(model))
     assert found.breakdown.data == pytest.approx(2 * elements / bandwidth, rel=1e-9)
 
@@ -118,7 +93,7 @@ def test_gradients_of_experts_are_summed_among_those_that_hold_the_same(ep: int)
     """2 N (P - 1)/P elements, of experts among dp / ep ranks that hold an e-th of them each."""
     moe = "moe:layers=4,hidden=256,heads=8,vocab=1000,ffn=512,experts=8,top_k=2"
     spec, bandwidth = ModelSpec.parse(moe), 1e9
-    found = _priced(moe, _ideal(4, bandwidth=bandwidth), 8, dp=4, ep=ep)
+    found = priced(moe, ideal(4, bandwidth=bandwidth), 8, dp=4, ep=ep)
     experts = 4 * 8 * 3 * 256 * 512
     others, holders = parameters(spec) - experts, 4 // ep
     elements = 2 * others * 3 / 4 + 2 * experts / ep * (holders - 1) / holders
@@ -129,7 +104,7 @@ def test_gradients_of_experts_are_summed_among_those_that_hold_the_same(ep: int)
 def test_tensor_parallel_ranks_send_eight_b_s_h_a_layer(shared: bool) -> None:
     """Elements: 8 b s h (t - 1)/t in each layer, and the embedding's and the head's sums."""
     t, bandwidth = 4, 1e9
-    found = _priced(HEADLESS, _ideal(t, bandwidth=bandwidth), 3, tp=t, sequence_parallel=shared)
+    found = priced(HEADLESS, ideal(t, bandwidth=bandwidth), 3, tp=t, sequence_parallel=shared)
     elements = 3 * (8 * 8 + 2 * 2) * 64 * 512 * (t - 1) / t
     assert found.breakdown.tensor == pytest.approx(2 * elements / bandwidth, rel=1e-9)
 
@@ -140,8 +115,8 @@ def test_what_is_computed_again_takes_no_longer_where_links_are_slow(shared: boo
     the embedding's and the head's sums are not made again."""
     t = 4
     slow, fast = (
-        _priced(
-            GPT, _ideal(t, bandwidth=speed), 3, tp=t, sequence_parallel=shared, recompute="full"
+        priced(
+            GPT, ideal(t, bandwidth=speed), 3, tp=t, sequence_parallel=shared, recompute="full"
         ).breakdown
         for speed in (1e9, 1e15)
     )
@@ -165,12 +140,12 @@ def test_no_part_is_negative_where_the_ends_send_more_than_the_layers() -> None:
 
 def test_what_is_hidden_behind_computing_costs_its_slowdown() -> None:
     slow = 1.25
-    plain = _priced(GPT, _ideal(4, bandwidth=1e14, slowdown=slow), 8, dp=4)
-    hidden = _priced(GPT, _ideal(4, bandwidth=1e14, slowdown=slow), 8, dp=4, overlap="data")
+    plain = priced(GPT, ideal(4, bandwidth=1e14, slowdown=slow), 8, dp=4)
+    hidden = priced(GPT, ideal(4, bandwidth=1e14, slowdown=slow), 8, dp=4, overlap="data")
     assert hidden.breakdown.data == pytest.approx(plain.breakdown.data * (1 - 1 / slow), rel=1e-9)
     # And what is longer than the last backward sticks out by the difference.
-    plain = _priced(GPT, _ideal(4, bandwidth=1e8, slowdown=slow), 8, dp=4)
-    hidden = _priced(GPT, _ideal(4, bandwidth=1e8, slowdown=slow), 8, dp=4, overlap="data")
+    plain = priced(GPT, ideal(4, bandwidth=1e8, slowdown=slow), 8, dp=4)
+    hidden = priced(GPT, ideal(4, bandwidth=1e8, slowdown=slow), 8, dp=4, overlap="data")
     backward = plain.breakdown.compute / 2 * 2 / 3
     assert plain.breakdown.data - hidden.breakdown.data == pytest.approx(backward, rel=1e-3)
 
@@ -180,7 +155,7 @@ def test_faster_links_never_make_a_step_slower(
     bandwidth: float, factor: float, timetable: str
 ) -> None:
     slow, fast = (
-        _priced(GPT, _ideal(8, bandwidth=speed), 16, tp=2, dp=2, pp=2, timetable=timetable)
+        priced(GPT, ideal(8, bandwidth=speed), 16, tp=2, dp=2, pp=2, timetable=timetable)
         for speed in (bandwidth, bandwidth * factor)
     )
     assert fast.step_seconds <= slow.step_seconds * (1 + 1e-12)
@@ -196,7 +171,7 @@ def test_faster_links_never_make_a_step_slower(
 def test_the_bubble_is_the_timetables(timetable: str, chunks: int, bubble: float) -> None:
     """(p - 1)(F + B + W), over v where interleaved, (p - 1)(F + B - W) for ZB-H1; F = B = W."""
     wide = "gpt:layers=8,hidden=8192,heads=64,vocab=1,positions=8"
-    found = _priced(wide, _ideal(4), 16, seq=8, pp=4, timetable=timetable, chunks=chunks)
+    found = priced(wide, ideal(4), 16, seq=8, pp=4, timetable=timetable, chunks=chunks)
     one = found.breakdown.compute / 16  # F + B + W of a rank's stages
     assert found.breakdown.bubble / one == pytest.approx(bubble, rel=2e-3)
 
@@ -211,9 +186,9 @@ def test_the_bubble_is_what_the_busiest_rank_does_not_work(
     """Where nothing is sent: (cost - m (F + B + W))/cost with the largest F + B + W, and over the
     work; the parts of the busiest rank are m times those of its layers."""
     wide = "gpt:layers=16,hidden=2048,heads=16,vocab=1,positions=8"
-    alone = _priced(wide, _ideal(1), 12, seq=8).breakdown
+    alone = priced(wide, ideal(1), 12, seq=8).breakdown
     layer = (alone.compute - alone.optimizer) / 12 / 16
-    found = _priced(wide, _ideal(4), 12, seq=8, pp=4, timetable=timetable, stages=stages)
+    found = priced(wide, ideal(4), 12, seq=8, pp=4, timetable=timetable, stages=stages)
     work, once = found.breakdown.compute, found.breakdown.data + found.breakdown.optimizer
     assert work == pytest.approx(12 * max(stages) * layer, rel=1e-3)
     cost = found.step_seconds - once
@@ -251,7 +226,7 @@ def test_a_beginning_has_the_bytes_of_the_whole_step(
     kind: Kind, pp: int, batch: int, recompute: str
 ) -> None:
     """Whatever the timetable: the first rounds say what is in flight when all have begun."""
-    chunks, machine, spec = 2 if kind.parts else 1, _ideal(pp), ModelSpec.parse(DEEP)
+    chunks, machine, spec = 2 if kind.parts else 1, ideal(pp), ModelSpec.parse(DEEP)
     fix = {
         "tp": 1, "pp": pp, "dp": 1, "micro_batch": 1, "timetable": kind.name, "chunks": chunks,
         "recompute": recompute, "precision": "float16",
@@ -276,7 +251,7 @@ def test_the_parts_of_a_step_are_never_negative_and_a_device_has_at_most_its_pea
 ) -> None:
     tp, pp, dp = degrees
     machine = Machine.parse("dgx-a100-80g").with_devices(tp * pp * dp)
-    found = _priced(
+    found = priced(
         GPT, machine, dp * m, tp=tp, pp=pp, dp=dp, timetable=timetable, recompute=recompute,
         zero=zero if dp > 1 else 0, overlap=overlap, chunks=2 if timetable == "interleaved" else 1,
     )  # fmt: skip
@@ -317,8 +292,8 @@ def test_what_is_computed_again_waits_for_the_gradient_of_the_weights(timetable:
     """A block keeps its input, 2 s b h, until its backward; from there on, where the gradient of
     the weights comes later, the operands of its products, 32 s b h (arXiv 2401.10241)."""
     sbh = 64 * 512
-    found = _priced(
-        GPT, _ideal(4), 8, tp=1, pp=4, dp=1, timetable=timetable, recompute="full"
+    found = priced(
+        GPT, ideal(4), 8, tp=1, pp=4, dp=1, timetable=timetable, recompute="full"
     )  # fmt: skip
     table = found.simulation.timetable
     layers = 8 / table.stages
@@ -337,7 +312,7 @@ def test_what_is_computed_again_waits_for_the_gradient_of_the_weights(timetable:
 
 def test_state_is_that_of_zero_on_the_stage_that_has_most_parameters() -> None:
     """18 bytes a parameter with gradients in float32, 12 of them shared under ZeRO-1."""
-    found = _priced(GPT, _ideal(4), 8, dp=4, zero=1, precision="bfloat16").memory_bytes[0]
+    found = priced(GPT, ideal(4), 8, dp=4, zero=1, precision="bfloat16").memory_bytes[0]
     count = parameters(ModelSpec.parse(GPT))
     assert found.weights + found.gradients == pytest.approx(6 * count)
     assert found.optimizer == pytest.approx(12 * count / 4)
@@ -355,7 +330,7 @@ def test_ranks_together_hold_all_state_once_and_what_zero_shares_only_once(
 ) -> None:
     """Bytes a parameter: 2 of weights, 4 of gradients (float32), 12 of Adam's state."""
     machine, count = Machine.parse("dgx-h100 x 8"), parameters(ModelSpec.parse(model))
-    found = _priced(
+    found = priced(
         model, machine, 8, dp=4, cp=2, ep=ep, zero=zero, precision="bfloat16"
     ).memory_bytes[0]
     for held, bytes_each, shared_from in (
@@ -371,7 +346,7 @@ def test_ranks_together_hold_all_state_once_and_what_zero_shares_only_once(
 def test_the_update_under_zero_takes_the_same_whoever_shares_the_experts(ep: int) -> None:
     machine = Machine.parse("dgx-h100 x 8")
     alone, shared = (
-        _priced(MOE, machine, 8, dp=8, ep=ranks, zero=1).breakdown.optimizer for ranks in (1, ep)
+        priced(MOE, machine, 8, dp=8, ep=ranks, zero=1).breakdown.optimizer for ranks in (1, ep)
     )
     assert shared == pytest.approx(alone, rel=1e-9)
 
@@ -386,8 +361,8 @@ def test_a_tied_embedding_is_copied_and_summed_where_two_ranks_hold_its_ends(
     """Bytes of all ranks: 2 a parameter and model, and one matrix more where its ends are apart;
     only then do they send it.  Chimera and DualPipe hold two models, whose gradients meet."""
     bandwidth, chunks = 1e9, 2 if kind.parts else 1
-    spec, machine = ModelSpec.parse(DEEP), _ideal(pp, bandwidth=bandwidth)
-    found = _priced(DEEP, machine, 8, pp=pp, dp=1, timetable=kind.name, chunks=chunks, tied=True)
+    spec, machine = ModelSpec.parse(DEEP), ideal(pp, bandwidth=bandwidth)
+    found = priced(DEEP, machine, 8, pp=pp, dp=1, timetable=kind.name, chunks=chunks, tied=True)
     models = 2 if kind.name in ("chimera", "dualpipe") else 1
     together = kind.name in ("zb-v", "v-half", "v-min", "dualpipe-v", "chimera", "dualpipe")
     matrix = spec.vocab * spec.hidden
@@ -410,8 +385,8 @@ def test_a_plan_that_does_not_fit_is_priced_and_flagged() -> None:
 def test_no_rank_is_averaged_away() -> None:
     """A stage with more layers holds more, and the fullest decides."""
     machine = Machine.parse("dgx-a100-80g x 2")
-    even = _priced(GPT, machine, 8, pp=2, dp=1, stages=(4, 4))
-    skew = _priced(GPT, machine, 8, pp=2, dp=1, stages=(1, 7))
+    even = priced(GPT, machine, 8, pp=2, dp=1, stages=(4, 4))
+    skew = priced(GPT, machine, 8, pp=2, dp=1, stages=(1, 7))
     assert skew.memory_bytes[1].weights > even.memory_bytes[1].weights
     assert skew.peak_bytes == max(memory.total for memory in skew.memory_bytes)
     assert skew.step_seconds > even.step_seconds
@@ -422,7 +397,7 @@ def test_no_rank_is_averaged_away() -> None:
 
 def test_a_measured_layer_takes_the_place_of_the_roofline() -> None:
     plan = make_plan(
-        HEADLESS, _ideal(1), batch=8, seq=64,
+        HEADLESS, ideal(1), batch=8, seq=64,
         fix={"micro_batch": 1, "recompute": "none", "attention": "unfused"},
         layer_seconds=0.25,
     )  # fmt: skip

@@ -55,7 +55,12 @@ SETTINGS = (
     Setting("zero", "count", "ZeRO: 1 shares the optimizer's state, 2 gradients, 3 weights", (), 0),
     Setting("micro_batch", "count", "sequences that go through the pipeline together"),
     Setting("timetable", "word", "the pipeline's timetable", tuple(row.name for row in TIMETABLES)),
-    Setting("chunks", "count", "parts of the model on each pipeline rank"),
+    Setting(
+        "chunks",
+        "count",
+        "parts of the model on each pipeline rank (terapipe: of a sequence; "
+        "ampnet: micro-batches under way)",
+    ),
     Setting("recompute", "word", "what the backward computes again", RECOMPUTE),
     Setting("sequence_parallel", "switch", "whether tp shares norms and dropout too"),
     Setting("overlap", "word", "what is sent behind computing: nothing, data's, all", OVERLAPS),

@@ -12,7 +12,7 @@ from functools import lru_cache
 from tilewright.base.errors import PlanError
 from tilewright.cost import Machine, ModelSpec
 from tilewright.parallel.plan import ParallelPlan
-from tilewright.parallel.timetables import kind_named, make_timetable
+from tilewright.parallel.timetables import make_timetable
 
 
 def check_plan(plan: ParallelPlan, spec: ModelSpec, machine: Machine) -> None:
@@ -128,14 +128,6 @@ def _check_effects(plan: ParallelPlan, spec: ModelSpec) -> None:
 
 def _check_stages(plan: ParallelPlan, spec: ModelSpec) -> None:
     """Refuse stages that are not those of the timetable, or do not hold all layers."""
-    kind = kind_named(plan.timetable)
-    if kind.asynchronous:
-        raise PlanError(
-            f"a step of {plan.timetable} has no end: its weights change while others go on",
-            expected="a timetable that ends a step with one update",
-            found=plan.timetable,
-            mend="draw and simulate it with `tilewright timetable`",
-        )
     stages = len(stage_ranks(plan.timetable, plan.pp, plan.chunks))
     if len(plan.stages) != stages or sum(plan.stages) != spec.layers:
         raise PlanError(

@@ -258,7 +258,8 @@ def _filled(spec: ModelSpec, machine: Machine, settings: dict[str, Any]) -> Para
     """Return the plan in which all other settings follow from those that are given."""
     given = dict(settings)
     shared = given["dp"] * given.setdefault("cp", 1)
-    chunks = given.setdefault("chunks", 1)
+    flying = given.get("timetable") == "ampnet"  # as many micro-batches as keep all ranks busy
+    chunks = given.setdefault("chunks", given["pp"] if flying else 1)
     given.setdefault("timetable", "interleaved" if chunks > 1 else "1f1b")
     given.setdefault("zero", 1 if shared > 1 else 0)
     given.setdefault("sequence_parallel", given["tp"] > 1)

@@ -50,6 +50,8 @@ from tilewright.parallel.timetables import (
 
 # Above so many passes a step is simulated for its first micro-batches: from there on it repeats.
 MOST_PASSES = 8_000
+# Of a pipeline that never flushes, the least that is simulated; the last half tells its pace.
+STEADY_ROUNDS = 4
 
 
 @contextmanager
@@ -86,11 +88,11 @@ def predict(
     stages = stage_seconds(plan, spec, machine, where, layer_seconds)
     line = _line(plan, spec, machine, where, stages)
     timetable = _timetable(line, _beginning(plan, most_passes))
-    simulation = simulate(timetable, line.times)
-    rest = _rest_seconds(plan, line, simulation)
     once = _once(plan, spec, machine, where, timetable, stages)
+    steps = _steady if line.kind.asynchronous else _flushed
+    step, often, simulation = steps(plan, line, timetable, once)
     return Prediction(
-        breakdown=_breakdown(plan, simulation, line.times, stages, once, rest),
+        breakdown=_breakdown(plan, simulation, line.times, stages, often, step),
         memory_bytes=memory,
         memory_limit=machine.device.memory_bytes,
         model_flops=model_flops(spec, plan.batch, plan.seq),
@@ -162,9 +164,12 @@ def _beginning(plan: ParallelPlan, most_passes: int) -> int:
     of the beginning.
 
     The beginning is `Kind.rounds` of the pipeline or more, and as many micro-batches of the last,
-    unfinished round as the whole has: what is left out is whole rounds of the steady state.
+    unfinished round as the whole has: what is left out is whole rounds of the steady state.  Where
+    there is no flush, it is what the steady state is told from.
     """
     p, m, turn = plan.pp, plan.micro_batches, _round(plan.pp)
+    if kind_named(plan.timetable).asynchronous:
+        return steady_micro_batches(plan, most_passes)
     if 2 * p * m * plan.chunks <= most_passes:
         return m
     fewest = max(most_passes // (2 * p * plan.chunks), kind_named(plan.timetable).rounds * turn)
@@ -188,6 +193,20 @@ def _timetable(line: _Line, micro_batches: int) -> Timetable:
     return follow_briefly(name, Problem(micro_batches, line.times, budget, barrier=True))
 
 
+Ends = list[tuple[float, float]]  # for each pipeline rank, seconds of gradients and of the update
+
+
+def _flushed(
+    plan: ParallelPlan, line: _Line, timetable: Timetable, once: Ends
+) -> tuple[float, Ends, Simulation]:
+    """Return the seconds of a step that ends in one update, what ranks do then, and its run."""
+    simulation = simulate(timetable, line.times)
+    rest = _rest_seconds(plan, line, simulation)
+    first = min(row[0] for row in simulation.starts)
+    ends = zip(simulation.ends, once, strict=True)
+    return max(row[-1] - first + rest + sum(both) for row, both in ends), once, simulation
+
+
 def _rest_seconds(plan: ParallelPlan, line: _Line, simulation: Simulation) -> float:
     """Return the seconds of the micro-batches that are not simulated: whole rounds, each as
     long as the last round of those that are.
@@ -203,6 +222,53 @@ def _rest_seconds(plan: ParallelPlan, line: _Line, simulation: Simulation) -> fl
     return (simulation.makespan - fewer.makespan) / last * left
 
 
+# --------------------------------------------------------------------------------- without a flush
+
+
+def steady_micro_batches(plan: ParallelPlan, most_passes: int) -> int:
+    """Return how many micro-batches of a pipeline that never flushes are simulated, in rounds."""
+    turn = _round(plan.pp)
+    return max(most_passes // (2 * plan.pp * turn), STEADY_ROUNDS) * turn
+
+
+def _steady(
+    plan: ParallelPlan, line: _Line, timetable: Timetable, once: Ends
+) -> tuple[float, Ends, Simulation]:
+    """Return the seconds in which a pipeline that never flushes takes in the micro-batches of a
+    step, what its updates take of them, and the run of its first step.
+
+    The pace is that of the last half of the rounds.  What a rank does at an update is shared out
+    over the micro-batches before it, as longer gradients of the weights of its one stage.
+    """
+    simulated = timetable.micro_batches
+    rates = [1 / each for each in updated_after(timetable)]
+    later = [rate * sum(update) for rate, update in zip(rates, once, strict=True)]
+    both = zip(line.times.weight_grad, timetable.placement, strict=True)
+    longer = tuple(seconds + later[rank] for seconds, rank in both)
+    times = replace(line.times, weight_grad=longer)
+    last = simulated // _round(plan.pp) // 2 * _round(plan.pp)
+    fewer = simulate(_timetable(line, simulated - last), times)
+    pace = (simulate(timetable, times).makespan - fewer.makespan) / last
+    shown = simulate(_timetable(line, min(plan.micro_batches, simulated)), times)
+    often = [
+        (plan.micro_batches * rate * data, plan.micro_batches * rate * update)
+        for rate, (data, update) in zip(rates, once, strict=True)
+    ]
+    return pace * plan.micro_batches, often, shown
+
+
+def updated_after(timetable: Timetable) -> list[int]:
+    """Return the micro-batches of each rank's first update: of all where a step has one."""
+    found = []
+    for row in timetable.ranks:
+        parts = [part for action in row for part in action]
+        first = [at for at, part in enumerate(parts) if part.kind == "U"][:1]
+        before = parts[: first[0]] if first else []
+        backwards = sum(part.kind in ("B", "BW") for part in before)
+        found.append(backwards or timetable.micro_batches)
+    return found
+
+
 # ----------------------------------------------------------------------------------- once in a step
 
 
@@ -213,34 +279,38 @@ def _once(
     where: Axes,
     timetable: Timetable,
     stages: tuple[Seconds, ...],
-) -> list[tuple[float, float]]:
+) -> Ends:
     """Return for each pipeline rank the seconds of gradients and weights, and of the update."""
     tie = _tie_seconds(plan, spec, machine)
     holders = Counter(stage for rank in range(plan.pp) for stage in timetable.stages_of(rank))
+    between = updated_after(timetable) if kind_named(plan.timetable).asynchronous else []
     rows = []
     for rank in range(plan.pp):
         mine = timetable.stages_of(rank)
+        m = between[rank] if between else plan.micro_batches
         layers = sum(plan.stages[stage] for stage in mine)
         count, experts = held_parameters(plan, spec, mine)
-        sent = _data_seconds(plan, where, count, experts, max(1, layers))
+        sent = _data_seconds(plan, where, count, experts, max(1, layers), m)
         twice = tuple(stage for stage in mine if holders[stage] > 1)
         sent += _replica_seconds(plan, machine, rank, sum(held_parameters(plan, spec, twice)))
-        hidden = _hiding(plan, [stages[stage] for stage in mine])
+        hidden = _hiding(plan, [stages[stage] for stage in mine], m)
         data = exposed(sent, hidden, machine.constants.overlap_slowdown) if hidden else sent
         ends = (0 in mine) != (len(plan.stages) - 1 in mine)
         rows.append((data + (tie if ends else 0.0), update_seconds(plan, machine, count, experts)))
     return rows
 
 
-def _data_seconds(plan: ParallelPlan, where: Axes, count: int, experts: int, layers: int) -> float:
-    """Return the seconds of all that data-parallel ranks send in a step.
+def _data_seconds(
+    plan: ParallelPlan, where: Axes, count: int, experts: int, layers: int, m: int
+) -> float:
+    """Return the seconds of all that data-parallel ranks send for one update, of m micro-batches.
 
     Gradients are one buffer; ZeRO-3 gathers and scatters layer by layer.  Elements: DDP
     and ZeRO-1 2 N; ZeRO-2 (m + 1) N; ZeRO-3 3 m N (Rajbhandari et al. 2020).
     """
     weight = WIDTHS[plan.precision]
     gradient = 4 if plan.precision == "bfloat16" else weight
-    m, total = plan.micro_batches, 0.0
+    total = 0.0
     for span, n in ((where.data, count), (where.expert_data, experts)):
         if n == 0:
             continue
@@ -277,7 +347,7 @@ def _tie_seconds(plan: ParallelPlan, spec: ModelSpec, machine: Machine) -> float
     return message_seconds(machine, 0, last, size)
 
 
-def _hiding(plan: ParallelPlan, mine: list[Seconds]) -> float:
+def _hiding(plan: ParallelPlan, mine: list[Seconds], m: int) -> float:
     """Return the seconds of computing behind which data's collectives can hide.
 
     Gradients are ready as the last backward goes on; ZeRO-2 sends after each, and ZeRO-3 all along.
@@ -286,8 +356,8 @@ def _hiding(plan: ParallelPlan, mine: list[Seconds]) -> float:
         return 0.0
     backward = sum(stage.input_grad + stage.weight_grad for stage in mine)
     if plan.zero == 3:
-        return plan.micro_batches * sum(stage.total for stage in mine)
-    return backward * (plan.micro_batches if plan.zero == 2 else 1)
+        return m * sum(stage.total for stage in mine)
+    return backward * (m if plan.zero == 2 else 1)
 
 
 # ---------------------------------------------------------------------------------------- the parts
@@ -298,18 +368,14 @@ def _breakdown(
     simulation: Simulation,
     times: Times,
     stages: tuple[Seconds, ...],
-    once: list[tuple[float, float]],
-    rest: float,
+    once: Ends,
+    step: float,
 ) -> Breakdown:
     """Split the step as the busiest rank spends it: what it does not do, it waits.
 
     Of ranks that are as busy, the one that has most to do once in a step.
     """
     timetable = simulation.timetable
-    first = min(row[0] for row in simulation.starts)
-    step = max(
-        row[-1] - first + rest + sum(both) for row, both in zip(simulation.ends, once, strict=True)
-    )
     whole = plan.micro_batches / timetable.micro_batches
     work = [_work(timetable, stages, rank).times(whole) for rank in range(plan.pp)]
     busiest = max(range(plan.pp), key=lambda rank: (work[rank].total, sum(once[rank])))
@@ -359,7 +425,13 @@ def _notes(
     plan: ParallelPlan, timetable: Timetable, layer_seconds: float | None
 ) -> tuple[str, ...]:
     notes = []
-    if timetable.micro_batches < plan.micro_batches:
+    if kind_named(plan.timetable).asynchronous:
+        updates = plan.micro_batches / updated_after(timetable)[0]
+        notes.append(
+            f"no flush: a step is {plan.micro_batches} micro-batches of the steady state, in which "
+            f"weights are updated {updates:.4g} times; filling the pipeline, as drawn, is left out"
+        )
+    elif timetable.micro_batches < plan.micro_batches:
         notes.append(
             f"the first {timetable.micro_batches} of {plan.micro_batches} micro-batches are "
             "simulated; the others follow at the pace of the last of these"
@@ -369,6 +441,4 @@ def _notes(
         notes.append("what is computed again waits in memory for the gradient of the weights")
     if layer_seconds is not None:
         notes.append("a layer takes the time that was measured")
-    if kind_named(plan.timetable).asynchronous:
-        notes.append("the timetable has no flush: weights are older than the gradients' step")
     return tuple(notes)

@@ -1,8 +1,8 @@
 """Bytes at the peak on a device of each pipeline rank.
 
-The idea: state by ZeRO and parameters of the stages that a rank holds; activations by walking the
-rank's own order of passes; and what one layer or the loss needs beside them.  Never an average:
-stages differ.
+The idea: state by ZeRO and parameters of the stages that a rank holds, weights in as many versions
+as its order of passes reads; activations by walking that order; and what one layer or the loss
+needs beside them.  Never an average: stages differ.
 
 This module does not know seconds.
 """
@@ -22,7 +22,7 @@ from tilewright.cost import (
 from tilewright.parallel.plan import ParallelPlan
 from tilewright.parallel.predict_stage import WIDTHS, held_parameters
 from tilewright.parallel.prediction import MemoryBytes
-from tilewright.parallel.timetables import Timetable, kind_named, peak_activations
+from tilewright.parallel.timetables import Timetable, kind_named, peak_activations, versions_held
 
 # Of what a block keeps, its products' operands wait for the gradient of the weights: 32 of 34 s b h
 # (zero-bubble pipelines, arXiv 2401.10241).
@@ -36,14 +36,20 @@ def memory_bytes(
     `Kind.rounds` or more: it reaches the peak (a searched one of unequal stages nearly, and in its
     cap whatever follows), or holds its share of all micro-batches."""
     activations = _activations(plan, spec, timetable)
+    flushed = not kind_named(plan.timetable).asynchronous
+    versions = (1,) * plan.pp if flushed else versions_held(timetable)
     return tuple(
-        _rank(plan, spec, activations[rank], stages)
+        _rank(plan, spec, activations[rank], stages, versions[rank])
         for rank, stages in enumerate(map(timetable.stages_of, range(plan.pp)))
     )
 
 
 def _rank(
-    plan: ParallelPlan, spec: ModelSpec, activations: float, stages: tuple[int, ...]
+    plan: ParallelPlan,
+    spec: ModelSpec,
+    activations: float,
+    stages: tuple[int, ...],
+    versions: int,
 ) -> MemoryBytes:
     count, experts = held_parameters(plan, spec, stages)
     sharers = plan.dp * plan.cp
@@ -51,7 +57,7 @@ def _rank(
     shared = _state(plan, experts, sharers // plan.ep)  # by those that hold the same experts
     work = _workspace(plan, spec, last=len(plan.stages) - 1 in stages)
     return MemoryBytes(
-        state.weights + shared.weights,
+        (state.weights + shared.weights) * versions,
         state.gradients + shared.gradients,
         state.optimizer + shared.optimizer,
         activations,

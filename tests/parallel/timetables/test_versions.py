@@ -6,6 +6,7 @@ import pytest
 
 from tilewright.base.errors import TimetableError
 from tilewright.parallel import (
+    TIMETABLES,
     Timetable,
     even_times,
     in_flight,
@@ -16,6 +17,7 @@ from tilewright.parallel import (
     verify_timetable,
     versions_held,
 )
+from tilewright.parallel.timetables import Kind
 
 Golden = Callable[[str, str], None]
 
@@ -80,6 +82,23 @@ def test_without_a_flush_there_is_no_bubble_in_steady_state(name: str) -> None:
     short, long = (simulate(make_timetable(name, p, n), times) for n in (m, 2 * m))
     assert long.makespan - short.makespan == pytest.approx(m * 3.0)
     assert in_flight(long.timetable) == tuple(p - i for i in range(p))
+
+
+@pytest.mark.parametrize("kind", [k for k in TIMETABLES if k.asynchronous], ids=lambda k: k.name)
+@pytest.mark.parametrize(("p", "m"), [(1, 1), (3, 7), (4, 4), (5, 21)])
+def test_the_versions_held_are_those_that_are_newest_or_still_read(
+    kind: Kind, p: int, m: int
+) -> None:
+    """Asked of every moment and every version, by going through all that comes later."""
+    table = make_timetable(kind.name, p, m, 3 if kind.parts else 1)
+    for row, held in zip(table.ranks, versions_held(table), strict=True):
+        parts = [part for action in row for part in action]
+        most = 1
+        for now in range(len(parts) + 1):
+            newest = sum(part.kind == "U" for part in parts[:now])
+            later = {part.version for part in parts[now:] if part.kind != "U"}
+            most = max(most, len({newest} | {one for one in range(newest) if one in later}))
+        assert held == most
 
 
 def test_a_flushed_step_has_no_versions() -> None:

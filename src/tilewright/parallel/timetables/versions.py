@@ -60,16 +60,13 @@ def versions_held(timetable: Timetable) -> tuple[int, ...]:
 
 def _held(parts: list[Pass]) -> int:
     """Return the most versions alive at once: the newest, and those that are still to be read."""
-    updates = [part for part in parts if part.kind == UPDATE]
-    reads: dict[int, int] = {}  # where each version is last read
+    read = {part.version: at for at, part in enumerate(parts) if part.kind != UPDATE}
+    most, newest, older = 1, 0, set[int]()
     for at, part in enumerate(parts):
-        if part.kind != UPDATE and part.version is not None:
-            reads[part.version] = at
-    made = {0: -1} | {at + 1: parts.index(part) for at, part in enumerate(updates)}
-    most = 1
-    for newest, when in made.items():
-        alive = [one for one, last in reads.items() if one < newest and last > when]
-        most = max(most, 1 + len(alive))
+        if part.kind == UPDATE:
+            older = {one for one in (*older, newest) if read.get(one, -1) > at}
+            newest += 1
+            most = max(most, 1 + len(older))
     return most
 
 
