@@ -20,7 +20,8 @@
 #define PACKED_B ((1 << 20) / (long)sizeof(T))
 #define PACKED_A ((1 << 18) / (long)sizeof(T))
 #define CHUNK 32                /* steps that tiles of a are packed for in turn if they share lines */
-#define FAR 512                 /* rows further apart fall on the same sets of the first cache */
+#define FAR 512                 /* rows of a further apart fall on the same sets of the cache */
+#define SPREAD 128              /* so do the rows of b that a panel reads, which are more */
 #define LOOPS 16                /* of rows, columns or terms, at most */
 
 /* Whether the vectors of a tile lie side by side in b: where they are shorter than a line of cache.
@@ -31,26 +32,31 @@
 typedef struct { T *at; long row, vector; } Tile;
 
 /* One tile; rows and wide are known where it is called.  Vectors of b are `apart`.  If there is
-   `more` in c, it is added; the sums go to `to`. */
+   `more` in c, it is added; the sums go to `to`.  Two terms a turn: with more, GCC moves sums
+   between registers. */
 inlined void tile(const int rows, const int wide, long depth, const T *a, long ai, long at,
                   const T *b, long bt, long apart, Tile c, Tile to, T scale, int more) {
   const long bj = BESIDE ? LANES : apart;
   V sum[ROWS][WIDE];
   unrolled for (int i = 0; i < rows; i++) unrolled for (int j = 0; j < wide; j++) {
+    __builtin_prefetch(c.at + i * c.row + j * c.vector, 1);
     sum[i][j] = (V){};
   }
-  const T *ahead = c.at;                                /* the row of c that is fetched meanwhile */
-  for (long t = 0; t < depth; t++) {
+  for (long turns = depth / 2; turns > 0; turns--) unrolled for (int s = 0; s < 2; s++) {
     V right[WIDE];
-    unrolled for (int j = 0; j < wide; j++) __builtin_prefetch(ahead + j * c.vector, 1);
-    ahead = t < rows - 1 ? ahead + c.row : c.at;
-    unrolled for (int j = 0; j < wide; j++) right[j] = *(const V *)(b + t * bt + j * bj);
+    unrolled for (int j = 0; j < wide; j++) right[j] = *(const V *)(b + j * bj);
     unrolled for (int j = 0; j < wide; j++) in_register(right[j]);
     unrolled for (int i = 0; i < rows; i++) {
-      const V left = a[i * ai + t * at] - (V){};        /* in all lanes; x - 0 is x, -0 too */
+      const V left = a[i * ai] - (V){};                 /* in all lanes; x - 0 is x, -0 too */
       unrolled for (int j = 0; j < wide; j++) sum[i][j] += left * right[j];
     }
     if (rows * wide == 1) in_register(sum[0][0]);
+    a += at;
+    b += bt;
+  }
+  if (depth % 2) unrolled for (int i = 0; i < rows; i++) {
+    const V left = a[i * ai] - (V){};
+    unrolled for (int j = 0; j < wide; j++) sum[i][j] += left * *(const V *)(b + j * bj);
   }
   unrolled for (int i = 0; i < rows; i++) unrolled for (int j = 0; j < wide; j++) {
     if (more) sum[i][j] += *(const V *)(c.at + i * c.row + j * c.vector);
@@ -242,7 +248,7 @@ void NAME(const long *down, const long *across, const long *along, long top, lon
       const int steady = equal || even(at, depth, step_a);
       /* Memory holds rows of b as tiles want them; but where many tiles read rows that are far
          apart. */
-      const int dense = (rows <= 2 * ROWS || __builtin_labs(step_b) < FAR) &&
+      const int dense = (rows <= 2 * ROWS || __builtin_labs(step_b) < SPREAD) &&
                         (equal || even(bt, depth, step_b));
       int direct[COLUMNS / PANEL];                      /* panels of b that are not packed */
       for (long j = 0; j < some; j += PANEL) {

@@ -312,7 +312,7 @@ def _number(expr: Expr) -> int:
 
 # ----------------------------------------------------------------------------------------- products
 
-FAR = 512  # elements between rows that fall on the same lines of a cache, as contraction.c has it
+FAR, SPREAD = 512, 128  # elements between rows of a and of b that share lines of a cache, as in C
 
 
 def of_product(product: Product, tiling: Tiling, vector: int) -> tuple[Part, ...]:
@@ -373,7 +373,7 @@ def _packs_b(product: Product, tall: int, height: int) -> bool:
     and many tiles read them."""
     if len(product.columns) > 1 or len(product.terms) > 1 or product.columns[0][1] != 1:
         return True
-    return tall > 2 * height and abs(product.terms[0][2]) >= FAR
+    return tall > 2 * height and abs(product.terms[0][2]) >= SPREAD
 
 
 def _sum(**steps: int) -> Expr:
