@@ -8,7 +8,7 @@ import pytest
 import torch
 from tests.standalone import run_standalone
 
-from tilewright.base.errors import ShapeError
+from tilewright.base.errors import DTypeError, ShapeError
 from tilewright.graph.ir import Role
 from tilewright.program import Buffer, Input, Launch, Program, Segment, whole
 from tilewright.runtime import Executable, load, observe, write_standalone
@@ -210,3 +210,38 @@ def test_it_runs_without_python(target: str, tmp_path: Path) -> None:
     inputs = [tensor.numpy() for tensor in _tensors()]
     write_standalone(KEEPS, observe(KEEPS, inputs), tmp_path)
     assert run_standalone(tmp_path, target) == ""
+
+
+def test_another_layout_at_the_same_place_is_seen() -> None:
+    """Through `.data` a tensor may change how it lies, where it is and without a counted write."""
+    counting, x, place = Counting(), torch.randn(N), torch.randn(2 * N)
+    every, other = place[:N], place[::2]
+    w = every.detach()
+    counting.check(x, w, 1)
+    settled = counting.executable.settled([x, w])
+    assert settled is not None
+    w.data = other
+    assert settled([x, w]) is None
+    counting.check(x, w, 2)
+    w.data = every
+    assert settled([x, w]) is None, "what is kept now is of the other layout"
+    counting.check(x, w, 3)
+    found = settled([x, w])
+    assert found is not None
+    assert torch.equal(found[0], x + (2 * every + 1))
+
+
+def test_another_shape_at_the_same_place_is_refused() -> None:
+    counting, (x, w) = Counting(), _tensors()
+    counting.check(x, w, 1)
+    w.data = w.data[: N // 2]
+    with pytest.raises(ShapeError):
+        counting.executable.run([x, w])
+
+
+def test_what_is_no_tensor_is_refused_by_name() -> None:
+    x, w = _tensors()
+    executable = Executable(KEEPS)
+    executable.run([x, w])
+    with pytest.raises(DTypeError, match="no tensor"):
+        executable.run([x, 2.0])  # type: ignore[list-item]

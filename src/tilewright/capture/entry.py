@@ -59,8 +59,8 @@ class Captured:
 
     def feed(self, leaves: Sequence[Any]) -> list[torch.Tensor]:
         """Return the graph's inputs for the leaves of a call."""
-        state = self.state
-        return [leaves[at] if at >= 0 else state[-1 - at] for at in self.sources]
+        found = [*leaves, *self.state[::-1]]  # where a source of -1 - k is that from the end
+        return [found[at] for at in self.sources]
 
     def viewed(self) -> tuple[tuple[torch.Tensor | int, tuple[int, ...]], ...]:
         """Return what results are views of, with its strides: a number is an argument leaf's.

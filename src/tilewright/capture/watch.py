@@ -7,8 +7,10 @@ function reaches by itself are read again by the same paths and compared by iden
 This module does not know what is done about a change.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import ast
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import is_
 from typing import Any
 
 import torch
@@ -39,7 +41,7 @@ class Guards:
 
 def _lost(fn: Callable[..., Any]) -> "Watch":
     """Return what watches a copy of a function: nothing holds of it, so it is captured again."""
-    return Watch(fn, Guards(_never, None), _nothing, (), (), None, torch.get_default_dtype(), True)
+    return Watch(fn, Guards(_never, None), _nothing, (), [], None, torch.get_default_dtype(), True)
 
 
 def _never(_: Scope) -> bool:
@@ -62,7 +64,7 @@ def guards_of(code: object) -> Guards | None:
     entries = _debug_get_cache_entry_list(code)  # type: ignore[arg-type]
     if not entries:
         return None
-    return Guards(entries[0].guard_manager.check, entries[0].code)
+    return Guards(entries[0].guard_manager.root.check, entries[0].code)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ class Watch:
     guards: Guards | None
     read: Callable[[Scope], tuple[Any, ...]]
     reached: tuple[torch.Tensor, ...]
-    asking: tuple[bool, ...]
+    asking: list[bool]
     autocast: torch.dtype | None
     dtype: torch.dtype
     grad: bool
@@ -95,13 +97,12 @@ class Watch:
         reached: tensors by Dynamo's name of the place they are read from, a Python expression over
         the locals `L` of the frame and its globals `G`, which are `names`.
         """
-        text = f"lambda L: ({''.join(f'{place}, ' for place in reached)})"
         return Watch(
             fn,
             guards,
-            eval(text, {"G": names}),
+            reader(reached, names),
             tuple(reached.values()),
-            tuple(tensor.requires_grad for tensor in reached.values()),
+            [tensor.requires_grad for tensor in reached.values()],
             _autocast(),
             torch.get_default_dtype(),
             torch.is_grad_enabled(),
@@ -125,10 +126,48 @@ class Watch:
             found = self.read(scope)
         except (AttributeError, LookupError, ValueError):  # ValueError: of a cell that was emptied
             return False
-        for tensor, was, asked in zip(found, self.reached, self.asking, strict=True):
-            if tensor is not was or tensor.requires_grad is not asked:
-                return False
-        return True
+        if not all(map(is_, found, self.reached)):
+            return False
+        return [tensor.requires_grad for tensor in found] == self.asking
+
+
+def reader(places: Iterable[str], names: Scope) -> Callable[[Scope], tuple[Any, ...]]:
+    """Return what reads several places of a frame at a time; what lies on the way to more than one
+    of them is read once.
+
+    ::
+
+        L['fn'].a.b, L['fn'].a.c   -->   v0 = L['fn']; v1 = v0.a; (v1.b, v1.c)
+
+    places: Python expressions over the locals `L` and the globals `G`, which are `names`.
+    """
+    known: dict[str, str] = {}
+    lines: list[str] = []
+
+    def shared(node: ast.expr) -> ast.expr:
+        match node:
+            case ast.Attribute(value=owner) | ast.Subscript(value=owner):
+                node.value = _named(shared(owner), known, lines)
+        return node
+
+    found = [ast.unparse(shared(ast.parse(place, mode="eval").body)) for place in places]
+    text = "\n    ".join(["def read(L):", *lines, f"return ({''.join(f'{at}, ' for at in found)})"])
+    made: Scope = {"G": names}
+    exec(text, made)
+    read: Callable[[Scope], tuple[Any, ...]] = made["read"]
+    return read
+
+
+def _named(node: ast.expr, known: dict[str, str], lines: list[str]) -> ast.expr:
+    """Return the local variable that holds what an expression reads; a name stays itself."""
+    if isinstance(node, ast.Name):
+        return node
+    text = ast.unparse(node)
+    name = known.get(text)
+    if name is None:
+        name = known[text] = f"v{len(known)}"
+        lines.append(f"{name} = {text}")
+    return ast.Name(name)
 
 
 def _autocast() -> torch.dtype | None:

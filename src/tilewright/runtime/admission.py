@@ -75,7 +75,7 @@ class Admission:
             # Inputs that differ every time in what does not count (requires_grad) end the learning.
             if inputs and self._lessons < MOST_LESSONS:
                 self._lessons += 1
-                self.known = self.alike(inputs)
+                self.known = alike(inputs)
             return inputs
         admitted = []
         for given, wanted in zip(inputs, self.inputs, strict=True):
@@ -89,15 +89,16 @@ class Admission:
         """Say whether the inputs are, to the letter, what the Program expects."""
         return len(inputs) == len(self.inputs) and all(map(_is_as, inputs, self.inputs))
 
-    def alike(self, inputs: Sequence[Tensor]) -> Callable[..., bool]:
-        """Return what says of as many tensors whether they are as these, which `takes` holds for:
-        in type, sizes, strides, in whether they ask for gradients, and in the modes of torch that
-        decide what is done with a tensor (inference, autocast, transforms)."""
-        shapes = [list(wanted.shape) for wanted in self.inputs]
-        strides = [list(wanted.strides) for wanted in self.inputs]
-        guards = TensorGuards(*inputs, dynamic_dims_sizes=shapes, dynamic_dims_strides=strides)
-        check: Callable[..., bool] = guards.check
-        return check
+
+def alike(inputs: Sequence[Tensor]) -> Callable[..., bool]:
+    """Return what says of as many tensors whether they are as these: in type, sizes, strides, in
+    whether they ask for gradients, and in the modes of torch that decide what is done with a tensor
+    (inference, autocast, transforms)."""
+    shapes = [list(tensor.shape) for tensor in inputs]
+    strides = [list(tensor.stride()) for tensor in inputs]
+    guards = TensorGuards(*inputs, dynamic_dims_sizes=shapes, dynamic_dims_strides=strides)
+    check: Callable[..., bool] = guards.check
+    return check
 
 
 def _is_as(tensor: Tensor, wanted: Expected) -> bool:

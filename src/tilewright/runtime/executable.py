@@ -26,7 +26,8 @@ from tilewright.runtime.trace import Clock, Trace
 if TYPE_CHECKING:
     import torch
 
-    from tilewright.runtime.tensors import Settled, TensorContext, TensorPlan
+    from tilewright.runtime.settled import Settled
+    from tilewright.runtime.tensors import TensorContext, TensorPlan
 
 
 WARM = 2
@@ -144,10 +145,11 @@ class Executable:
         """
         if self.program.sizes is not None:
             return None
-        from tilewright.runtime.tensors import settle
+        from tilewright.runtime.settled import settle
 
-        run = settle(self._tensor_plan(), self._idle, self._passed(inputs))
-        return run if run is None or self._kept is None else self._kept.settled(run)
+        self._passed(inputs)
+        passed = None if self._kept is None else self._kept.current(inputs)
+        return settle(self._tensor_plan(), self._idle, inputs, passed)
 
     def measure(self, inputs: "Sequence[torch.Tensor]", runs: int = 20) -> Trace:
         """Return where the time of a run goes: the mean of some runs, after two that are not told.

@@ -10,7 +10,7 @@ This module does not know how values are prepared.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from operator import attrgetter, is_, methodcaller
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -19,10 +19,7 @@ from tilewright.base.errors import ShapeError
 from tilewright.program import Program
 
 Prepare = Callable[[Sequence[Any]], Sequence[Any]]
-Settled = Callable[[Sequence[Any]], tuple[Any, ...] | None]
-
-_version = attrgetter("_version")
-_address, _strides = methodcaller("data_ptr"), methodcaller("stride")
+Passed = Callable[[Sequence[Any]], list[Any] | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +27,13 @@ class _Record:
     """What was prepared.  given: from what.  held: its memory, which nobody else gets meanwhile.
 
     state: of `given`, when it was read (`_state`); None where it is never known to be the same.
+    form: likewise (`_form`).
     """
 
     given: tuple[Any, ...]
     held: tuple[Any, ...]
-    state: list[Any] | None
+    state: list[int] | None
+    form: list[Any]
     kept: tuple[Any, ...]
 
 
@@ -64,24 +63,26 @@ class Kept:
             )
         record = self._last
         staying = [inputs[place] for place in self._staying]
-        if record is None or not _is_current(record, staying):
+        if record is None or not _is_current(record, staying) or record.form != _form(staying):
             self._last = None  # what runs under way need, they hold
             record = self._last = _recorded(staying, prepare)
         return [*(inputs[place] for place in self._passed), *record.kept]
 
-    def settled(self, run: Settled) -> Settled:
-        """Return what `run` does with what the second part takes; None where something has to be
-        prepared first."""
+    def current(self, inputs: Sequence[Any]) -> Passed:
+        """Return what gives `inputs` for as many as these, of their sizes, strides and dtypes; None
+        where something has to be prepared."""
+        staying, others = self._staying, self._passed
+        form = _form([inputs[place] for place in staying])
 
-        def settled(inputs: Sequence[Any]) -> tuple[Any, ...] | None:
+        def passed(inputs: Sequence[Any]) -> list[Any] | None:
             record = self._last
-            if record is None or len(inputs) != self._count:
+            if record is None or not _is_current(record, [inputs[place] for place in staying]):
                 return None
-            if not _is_current(record, [inputs[place] for place in self._staying]):
+            if record.form != form:
                 return None
-            return run([*(inputs[place] for place in self._passed), *record.kept])
+            return [*[inputs[place] for place in others], *record.kept]
 
-        return settled
+        return passed
 
     def forget(self) -> None:
         """Let the next run prepare anew."""
@@ -89,27 +90,37 @@ class Kept:
 
 
 def _is_current(record: _Record, staying: Sequence[Any]) -> bool:
-    """Say whether what a record was made from is as it was."""
+    """Say whether what a record was made from is where it was, and was not written since."""
     same = record.state is not None and all(map(is_, staying, record.given))
     return same and _state(staying) == record.state
 
 
-def _state(staying: Sequence[Any]) -> list[Any] | None:
-    """Return where tensors are, how they lie and how often they were written; nothing of arrays,
-    whose writes nobody counts.
+def _state(staying: Sequence[Any]) -> list[int] | None:
+    """Return where tensors are and how often they were written; nothing of arrays, whose writes
+    nobody counts.
 
     None where writes of tensors are not counted, as of those made in inference mode.
     """
     if staying and isinstance(staying[0], np.ndarray):
         return []
     try:
-        return [*map(_address, staying), *map(_version, staying), *map(_strides, staying)]
+        found = [value.data_ptr() for value in staying]
+        found += [value._version for value in staying]
     except (RuntimeError, AttributeError):
         return None
+    return found
+
+
+def _form(staying: Sequence[Any]) -> list[Any]:
+    """Return how tensors lie, which may change where they are (`.data`)."""
+    if staying and isinstance(staying[0], np.ndarray):
+        return []
+    return [(value.dtype, value.shape, value.stride()) for value in staying]
 
 
 def _recorded(staying: Sequence[Any], prepare: Prepare) -> _Record:
     """Prepare; what is written meanwhile the next run sees, as the state is that of before."""
     state = _state(staying)
+    form = _form(staying) if state else []
     held = tuple(value.untyped_storage() for value in staying) if state else ()
-    return _Record(tuple(staying), held, state, tuple(prepare(staying)))
+    return _Record(tuple(staying), held, state, form, tuple(prepare(staying)))

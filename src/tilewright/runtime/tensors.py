@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.autograd import forward_ad
 
 from tilewright.base.errors import (
     IndexRangeError,
@@ -67,7 +66,6 @@ from tilewright.runtime.trace import Clock
 
 Tensor = torch.Tensor
 Run = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]
-Settled = Callable[[Sequence[Tensor]], tuple[Tensor, ...] | None]
 
 # Inputs of these roles are the same tensors run after run: views of them are worth keeping.
 LASTING = ("parameter", "buffer", "state", "kept")
@@ -421,37 +419,6 @@ class TensorContext:
             and operand.untyped_storage()._cdata == storage
             for view, operand in zip(call.inputs, operands, strict=False)
         )
-
-
-def settle(plan: TensorPlan, idle: list[TensorContext], inputs: Sequence[Tensor]) -> Settled | None:
-    """Return a run in one of the idle contexts for as many inputs, which gives None unless they and
-    torch's modes are as they are now.
-
-    None where these inputs are not taken as they are, or where a run is more than its steps.
-    """
-    if plan.operators or plan.program.updates:
-        return None
-    if not inputs or not plan.admission.takes(inputs):
-        return None
-    alike, gradients = plan.admission.alike(inputs), torch.is_grad_enabled()
-    is_grad_enabled = torch.is_grad_enabled
-
-    def run(inputs: Sequence[Tensor]) -> tuple[Tensor, ...] | None:
-        # Of forward mode `alike` sees nothing: a dual tensor looks as any.
-        if is_grad_enabled() is not gradients or forward_ad._current_level >= 0:
-            return None
-        if not alike(*inputs):
-            return None
-        try:
-            context = idle.pop()
-        except IndexError:
-            context = TensorContext(plan)
-        try:
-            return (context.straight or context.go)(inputs)
-        finally:
-            idle.append(context)
-
-    return run
 
 
 def _check_outs(call: LibraryCall, operands: list[Tensor | None]) -> Callable[[Any], None]:
