@@ -70,13 +70,12 @@ Expr = Const | Sym | Call | Read
 
 def children(expr: Expr) -> tuple[Expr, ...]:
     """Return the direct sub-expressions, in order (a read's default last)."""
-    match expr:
-        case Call(_, args):
-            return args
-        case Read(_, index, default):
-            return index if default is None else (*index, default)
-        case _:
-            return ()
+    # Asked of every part of every expression: a chain of tests is half the price of a `match`.
+    if isinstance(expr, Call):
+        return expr.args
+    if isinstance(expr, Read):
+        return expr.index if expr.default is None else (*expr.index, expr.default)
+    return ()
 
 
 def rebuild(expr: Expr, parts: tuple[Expr, ...]) -> Expr:
@@ -95,9 +94,11 @@ def transform(expr: Expr, rewrite: Callable[[Expr], Expr]) -> Expr:
     """Rewrite bottom-up: children first, then the node made of the rewritten children."""
     parts = children(expr)
     if parts:
-        fresh = tuple(transform(part, rewrite) for part in parts)
-        if any(a is not b for a, b in zip(fresh, parts, strict=True)):
-            expr = rebuild(expr, fresh)
+        fresh = tuple([transform(part, rewrite) for part in parts])
+        for a, b in zip(fresh, parts, strict=True):
+            if a is not b:
+                expr = rebuild(expr, fresh)
+                break
     return rewrite(expr)
 
 

@@ -67,19 +67,18 @@ def _show(expr: Expr, level: int, index: bool) -> str:
 
 
 def _show_open(expr: Expr, index: bool) -> tuple[int, str]:
-    match expr:
-        case Const(value):
-            text = show_number(value)
-            return (_UNARY if text.startswith("-") else _PRIMARY), text
-        case Sym(name):
-            return _PRIMARY, name
-        case Read(tensor, entries, default):
-            text = f"{tensor}[{', '.join(show(entry, index=True) for entry in entries)}]"
-            if default is None:
-                return _PRIMARY, text
-            return _UNARY, f"{text} ?? {_show(default, _PRIMARY, index)}"
-        case Call(fn, args):
-            return _show_call(fn, args, index)
+    # As in `children`: every cache key shows every formula of a graph.
+    if isinstance(expr, Sym):
+        return _PRIMARY, expr.name
+    if isinstance(expr, Call):
+        return _show_call(expr.fn, expr.args, index)
+    if isinstance(expr, Const):
+        text = show_number(expr.value)
+        return (_UNARY if text.startswith("-") else _PRIMARY), text
+    text = f"{expr.tensor}[{', '.join([show(entry, index=True) for entry in expr.index])}]"
+    if expr.default is None:
+        return _PRIMARY, text
+    return _UNARY, f"{text} ?? {_show(expr.default, _PRIMARY, index)}"
 
 
 def _show_call(fn: str, args: tuple[Expr, ...], index: bool) -> tuple[int, str]:

@@ -92,12 +92,14 @@ def _marked(part: Expr, pending: dict[str, Dim]) -> Expr:
             return Call("lt", (item, as_dim(pending.pop(item.name))))
         return _marked(item, pending)
 
+    if not pending:
+        return part
     match part:
         case Read(tensor, index, default):
-            marked = tuple(entry(item) for item in index)
+            marked = tuple([entry(item) for item in index])
             return Read(tensor, marked, None if default is None else _marked(default, pending))
         case Call(fn, args):
-            return Call(fn, tuple(_marked(arg, pending) for arg in args))
+            return Call(fn, tuple([_marked(arg, pending) for arg in args]))
     return part
 
 

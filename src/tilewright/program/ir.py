@@ -65,7 +65,7 @@ from os import PathLike
 
 from tilewright.base.dtypes import DType
 from tilewright.base.errors import UNKNOWN, Origin
-from tilewright.base.sizes import Sizes, all_same, larger, same, smaller
+from tilewright.base.sizes import Size, Sizes, all_same, larger, same, smaller
 from tilewright.graph.ir import Attr, Role, TensorType
 from tilewright.program.layers import Layer
 
@@ -98,8 +98,16 @@ def reach(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, int]:
     """Return the lowest and one past the highest element touched; (0, 0) if there is none."""
     if 0 in shape:
         return 0, 0
-    steps = [(extent - 1) * stride for extent, stride in zip(shape, strides, strict=True)]
-    return sum(smaller(step, 0) for step in steps), 1 + sum(larger(step, 0) for step in steps)
+    low, high = 0, 1
+    for extent, stride in zip(shape, strides, strict=True):
+        step = (extent - 1) * stride
+        if isinstance(step, Size):
+            low, high = low + smaller(step, 0), high + larger(step, 0)
+        elif step < 0:
+            low += step
+        else:
+            high += step
+    return low, high
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +134,9 @@ class Buffer:
     @property
     def shape(self) -> tuple[int, ...]:
         """The extents, all of them ints."""
-        shape = self.type.shape
-        assert all(isinstance(dim, int) for dim in shape), f"{self.name}: {shape} is not static"
-        return tuple(dim for dim in shape if isinstance(dim, int))
+        shape = tuple([dim for dim in self.type.shape if isinstance(dim, int)])
+        assert len(shape) == self.type.rank, f"{self.name}: {self.type.shape} is not static"
+        return shape
 
     @property
     def dtype(self) -> DType:

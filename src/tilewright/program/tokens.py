@@ -18,14 +18,15 @@ from tilewright.program.ir import Template
 from tilewright.program.refusal import COMPILE_AGAIN
 
 TOKEN = re.compile(
-    r"""
+    r"""(?:
     (?P<string>"(?:[^"\\]|\\.)*")
     | (?P<number>-?(?:\d+\.\d+(?:e[-+]?\d+)?|\d+e[-+]?\d+|\d+)|-inf\b)
     | (?P<name>[A-Za-z_][A-Za-z0-9_.]*)
     | (?P<mark>->|[()\[\]{}=,;:%$])
-    """,
+    )[ ]*""",
     re.VERBOSE,
 )
+END = ("end", "")
 MOST_DIGITS = 20
 DEEPEST = 32
 PLAIN: dict[str, Template] = {"none": None, "true": True, "false": False, "nan": float("nan")}
@@ -43,19 +44,20 @@ class Line:
         self.tokens: list[tuple[str, str]] = []
         self.at = 0
         place = len(text) - len(text.lstrip(" "))
-        while place < len(text):
-            match = TOKEN.match(text, place)
-            if match is None:
-                self.refuse(
-                    f"{text[place]!r} is no part of a program",
-                    "a name, a number, a quoted text or one of -> ( ) [ ] { } = , ; : %",
-                    repr(text[place : place + 8]),
-                )
-            assert match.lastgroup is not None, "every alternative of TOKEN is named"
-            self.tokens.append((match.lastgroup, match.group()))
+        for match in TOKEN.finditer(text, place):
+            if match.start() != place:
+                break
+            kind = match.lastgroup
+            assert kind is not None, "every alternative of TOKEN is named"
+            self.tokens.append((kind, match[kind]))
             place = match.end()
-            while place < len(text) and text[place] == " ":
-                place += 1
+        self.tokens.append(END)
+        if place < len(text):
+            self.refuse(
+                f"{text[place]!r} is no part of a program",
+                "a name, a number, a quoted text or one of -> ( ) [ ] { } = , ; : %",
+                repr(text[place : place + 8]),
+            )
 
     def refuse(self, summary: str, expected: str, found: str = "") -> NoReturn:
         """Raise the error that names this line; found: the next token, if nothing is said."""
@@ -70,8 +72,8 @@ class Line:
         )
 
     def peek(self) -> tuple[str, str]:
-        """Return the kind and the text of the next token, ("end", "") after the last."""
-        return self.tokens[self.at] if self.at < len(self.tokens) else ("end", "")
+        """Return the kind and the text of the next token, END after the last."""
+        return self.tokens[self.at]
 
     def take(self, word: str) -> bool:
         """Move past the word if it is next; say whether it was."""
@@ -88,7 +90,7 @@ class Line:
 
     def end(self) -> None:
         """Refuse unless all is taken."""
-        if self.at < len(self.tokens):
+        if self.peek() is not END:
             self.refuse(f"{self.peek()[1]!r} is too much", "the end of the line")
 
     def _token(self, kind: str) -> str:

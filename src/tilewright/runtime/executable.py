@@ -43,15 +43,22 @@ class Executable:
     inputs' shapes.
     """
 
-    def __init__(self, program: Program, toolchain: Toolchain | None = None) -> None:
-        """Verify and compile; raise `ProgramError`, `ToolchainError` or `LibraryCallError`."""
-        verify(program)
+    def __init__(
+        self, program: Program, toolchain: Toolchain | None = None, *, verified: bool = False
+    ) -> None:
+        """Verify and compile; raise `ProgramError`, `ToolchainError` or `LibraryCallError`.
+
+        verified: the Program has passed `verify`, as all have that were read.
+        """
+        if not verified:
+            verify(program)
         self._first: Executable | None = None
         self._kept: Kept | None = None
         main = program
         if program.prepare:
             first, main = parted(program)
-            self._first, self._kept = Executable(first, toolchain), Kept(program, first, main)
+            self._first = Executable(first, toolchain, verified=True)
+            self._kept = Kept(program, first, main)
         if program.sizes is None:
             self._start(program, main, build_segments(main, toolchain))
         else:
@@ -230,4 +237,4 @@ def load(path: str | os.PathLike[str]) -> Executable:
     Arrays need no torch, and a Program without library calls (`run_arrays` says which has some).
     Raises `ProgramError` unless the file is whole.
     """
-    return Executable(programs.load(path))
+    return Executable(programs.load(path), verified=True)

@@ -371,12 +371,12 @@ class _Span:
     reach: tuple[int, int]
 
     def meets(self, other: "_Span") -> bool:
-        """Say whether both touch a byte in one iteration, and not from one thread."""
+        """Say whether both, of one space, touch a byte in one iteration, and not from one
+        thread."""
         (low, high), (first, last) = (self.low, self.high), (other.low, other.high)
         if self.steps != other.steps:
             (low, high), (first, last) = self.reach, other.reach
-        overlap = low < last and first < high
-        return self.space == other.space and overlap and not (self.alone and other.alone)
+        return low < last and first < high and not (self.alone and other.alone)
 
 
 def barriers(launches: Sequence[Launch], buffers: dict[str, Buffer]) -> list[bool]:
@@ -385,22 +385,23 @@ def barriers(launches: Sequence[Launch], buffers: dict[str, Buffer]) -> list[boo
     Launches of one part are all thread 0's, so their order among themselves needs none.
     """
     needed = []
-    read: list[_Span] = []
-    written: list[_Span] = []
+    read: dict[str, list[_Span]] = {}
+    written: dict[str, list[_Span]] = {}
     for launch in launches:
         reads = [_span(view, buffers, launch) for view in launch.inputs]
         writes = [_span(view, buffers, launch) for view in launch.outputs]
         barrier = _meet(reads, written) or _meet(writes, written) or _meet(writes, read)
         if barrier:
-            read, written = [], []
-        read += reads
-        written += writes
+            read, written = {}, {}
+        for known, spans in ((read, reads), (written, writes)):
+            for span in spans:
+                known.setdefault(span.space, []).append(span)
         needed.append(barrier)
     return needed
 
 
-def _meet(ours: list[_Span], others: list[_Span]) -> bool:
-    return any(one.meets(other) for one in ours for other in others)
+def _meet(ours: list[_Span], others: dict[str, list[_Span]]) -> bool:
+    return any(one.meets(other) for one in ours for other in others.get(one.space, ()))
 
 
 def _span(view: View, buffers: dict[str, Buffer], launch: Launch) -> _Span:
