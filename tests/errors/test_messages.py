@@ -177,6 +177,15 @@ def test_without_a_c_compiler_the_mend_is_named(
     golden(f"{name}.txt", _message(caught.value))
 
 
+def test_a_bound_of_the_caches_that_is_no_number_is_refused(
+    monkeypatch: pytest.MonkeyPatch, golden: Golden
+) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE_MIB", "1G")
+    with pytest.raises(TilewrightError) as caught:
+        tw.compile(torch.tanh, X)
+    golden("cache_bound.txt", _message(caught.value))
+
+
 def test_with_a_cache_that_cannot_be_written_it_warns_once_and_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:

@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -16,7 +17,7 @@ from tilewright.base.errors import CacheWarning, ToolchainError
 from tilewright.program import Buffer, Input, Launch, Program, Segment, show, whole
 from tilewright.runtime import Executable, Toolchain, find_toolchain
 from tilewright.runtime import toolchain as module
-from tilewright.runtime.cache import Cache
+from tilewright.runtime.cache import SUM_BYTES, Cache, trim
 
 from .programs import chain, f32, kernel
 
@@ -73,7 +74,7 @@ def test_a_kernel_is_compiled_once(cache: Path, compilations: list[str]) -> None
 
 def test_another_process_finds_what_this_one_compiled(cache: Path) -> None:
     assert ran(PROGRAM)
-    before = {path: path.stat().st_mtime_ns for path in cache.rglob("*") if path.is_file()}
+    before = {path: path.stat().st_ino for path in cache.rglob("*") if path.is_file()}
     script = (
         "import sys, numpy as np\n"
         "from tilewright.program import read\n"
@@ -83,7 +84,7 @@ def test_another_process_finds_what_this_one_compiled(cache: Path) -> None:
         "assert (Executable(read(sys.stdin.read())).run_arrays([x])[0] == x[::-1] + 3).all()\n"
     )
     subprocess.run([sys.executable, "-c", script], input=show(PROGRAM), text=True, check=True)
-    after = {path: path.stat().st_mtime_ns for path in cache.rglob("*") if path.is_file()}
+    after = {path: path.stat().st_ino for path in cache.rglob("*") if path.is_file()}
     assert before == after
 
 
@@ -250,6 +251,92 @@ def test_processes_may_share_a_cache(tmp_path: Path) -> None:
     assert all(child.returncode == 0 for child in children)
     assert place.get(key) in entries
     assert [path.name for path in place.place(key).parent.iterdir()] == [key[2:]]
+
+
+def _put(cache: Cache, key: str, size: int, ago: float) -> None:
+    """Put an entry as it would be if it had been asked for so many seconds ago."""
+    cache.put(key, bytes(size))
+    then = time.time() - ago
+    os.utime(cache.place(key), (then, then))
+
+
+def test_what_was_asked_for_longest_ago_is_removed_from_a_cache(tmp_path: Path) -> None:
+    keys = [f"{i:02x}" * 32 for i in range(10)]
+    filling = Cache(tmp_path)
+    for i, key in enumerate(keys):
+        _put(filling, key, 100_000 - SUM_BYTES, 1000 - i)
+    other = tmp_path / "tuned" / "00"
+    other.mkdir(parents=True)
+    (other / "00").write_bytes(bytes(1_000_000))
+    bounded = Cache(tmp_path, 1_000_000)
+    assert bounded.get(keys[0]) is not None  # so that it was asked for last
+    bounded.put("ff" * 32, bytes(100_000 - SUM_BYTES))
+    left = {key for key in keys if bounded.get(key) is not None}
+    assert left == {keys[0], *keys[5:]}  # 7 of 11, less than LEFT of the bound
+    assert bounded.get("ff" * 32) is not None
+    assert (other / "00").exists()
+
+
+def test_a_cache_within_its_bound_keeps_all(tmp_path: Path) -> None:
+    cache = Cache(tmp_path, 1_000_000)
+    keys = [f"{i:02x}" * 32 for i in range(10)]
+    for key in keys:
+        cache.put(key, bytes(100_000 - SUM_BYTES))
+    assert all(cache.get(key) is not None for key in keys)
+
+
+def test_a_process_that_fills_a_cache_looks_again(tmp_path: Path) -> None:
+    cache = Cache(tmp_path, 1_000_000)
+    for i in range(100):
+        cache.put(f"{i:02x}" * 32, bytes(100_000))
+        held = sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
+        assert held <= 1_000_000
+    assert cache.get(f"{99:02x}" * 32) is not None
+
+
+def test_files_that_others_are_writing_are_left_until_they_are_forgotten(tmp_path: Path) -> None:
+    (tmp_path / "ab").mkdir()
+    written, forgotten = tmp_path / "ab" / "tmp_written", tmp_path / "ab" / "tmp_forgotten"
+    for path in (written, forgotten):
+        path.write_bytes(bytes(100))
+    os.utime(forgotten, (0, 0))
+    Cache(tmp_path, 0).put("cd" * 32, b"")
+    assert written.exists()
+    assert not forgotten.exists()
+
+
+def test_processes_may_remove_what_others_are_reading(tmp_path: Path) -> None:
+    """Writers above the bound: every reader sees a whole entry or none, and nobody fails."""
+    script = (
+        "import sys, warnings\nfrom pathlib import Path\nwarnings.simplefilter('error')\n"
+        "from tilewright.runtime.cache import Cache\n"
+        "folder, byte = sys.argv[1], int(sys.argv[2])\n"
+        "cache = Cache(Path(folder), 300_000)\n"
+        "for i in range(100): cache.put(f'{i % 8:02x}' * 32, bytes([byte]) * 50_000)\n"
+    )
+    children = [
+        subprocess.Popen([sys.executable, "-c", script, str(tmp_path), str(i)]) for i in range(3)
+    ]
+    place = Cache(tmp_path, 300_000)
+    entries = [bytes([i]) * 50_000 for i in range(3)]
+    while any(child.poll() is None for child in children):
+        assert all(place.get(f"{i:02x}" * 32) in (None, *entries) for i in range(8))
+    assert all(child.returncode == 0 for child in children)
+    trim(tmp_path, 300_000)
+    held = sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
+    assert 0 < held <= 300_000
+
+
+def test_the_bound_of_the_caches_follows_the_environment(
+    monkeypatch: pytest.MonkeyPatch, cache: Path
+) -> None:
+    monkeypatch.delenv("TILEWRIGHT_CACHE_MIB", raising=False)
+    assert module.cache_bytes() == 512 << 20
+    monkeypatch.setenv("TILEWRIGHT_CACHE_MIB", "6")
+    assert module.find_toolchain().cache.most == 3 << 20
+    monkeypatch.setenv("TILEWRIGHT_CACHE_MIB", "0")
+    assert ran(PROGRAM)
+    assert not [path for path in cache.rglob("*") if path.is_file()]
 
 
 def test_the_cache_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

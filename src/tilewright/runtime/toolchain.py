@@ -4,7 +4,7 @@ The idea: an object is known by the sha256 of its text, the compiler, the flags 
 so that it is compiled once and found by every later Program that shares the kernel; the texts that
 are new are compiled side by side, one process a core.
 This module does not know what the C computes; it alone reads the environment (CC, TILEWRIGHT_CACHE,
-XDG_CACHE_HOME).
+TILEWRIGHT_CACHE_MIB, XDG_CACHE_HOME).
 """
 
 import ctypes
@@ -24,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from tilewright.base.errors import ToolchainError
+from tilewright.base.errors import OptionError, ToolchainError
 from tilewright.runtime.cache import Cache
 from tilewright.runtime.target import NATIVE, check_target
 
@@ -52,6 +52,8 @@ NAMES = ("cc", "gcc", "clang")
 INSTALL = "install gcc or clang (or `pip install ziglang`), or set CC to a C compiler"
 CAUSE = re.compile(r":(\d+):(?:\d+:)? (?:fatal )?error: (.*)")
 CACHE_FORMAT = "1"
+CACHE_MIB = 1024
+"""How much is kept where nobody says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,7 @@ def find_toolchain(target: str = NATIVE) -> Toolchain:
         os.environ.get("CC", ""),
         os.environ.get("PATH", ""),
         str(cache_folder()),
+        cache_bytes(),
     )
 
 
@@ -94,6 +97,23 @@ def cache_folder() -> Path:
         return Path(chosen)
     caches = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(caches) if caches else Path("~/.cache").expanduser()) / "tilewright"
+
+
+def cache_bytes() -> int:
+    """Return how many bytes of kernels are kept, and how many of Programs: for each half of
+    TILEWRIGHT_CACHE_MIB, else of CACHE_MIB; what was asked for longest ago is removed first.
+
+    Raises OptionError where that is no whole number.
+    """
+    chosen = os.environ.get("TILEWRIGHT_CACHE_MIB", "").strip()
+    if chosen and not re.fullmatch("[0-9]{1,9}", chosen):
+        raise OptionError(
+            f"TILEWRIGHT_CACHE_MIB={chosen!r} is no number of MiB",
+            expected="a whole number; 0 to keep nothing",
+            found=f"{chosen!r}",
+            mend=f"unset it for {CACHE_MIB}",
+        )
+    return (int(chosen) if chosen else CACHE_MIB) << 19
 
 
 def build(toolchain: Toolchain, texts: Mapping[str, str]) -> ctypes.CDLL:
@@ -113,7 +133,7 @@ def build(toolchain: Toolchain, texts: Mapping[str, str]) -> ctypes.CDLL:
 
 
 @functools.lru_cache
-def _toolchain(target: str, cc: str, path: str, cache: str) -> Toolchain:
+def _toolchain(target: str, cc: str, path: str, cache: str, most: int) -> Toolchain:
     command = shlex.split(cc) if cc.strip() else _first_compiler(path)
     identity = _identity(command)
     flags: tuple[str, ...] = (*FLAGS, f"-march={target}")
@@ -121,7 +141,7 @@ def _toolchain(target: str, cc: str, path: str, cache: str) -> Toolchain:
         flags = (*flags, "-fno-sanitize=undefined")
     if platform.machine() in ("x86_64", "AMD64"):
         flags = (*flags, *WIDE_VECTORS)
-    return Toolchain(tuple(command), identity, flags, Cache(Path(cache)))
+    return Toolchain(tuple(command), identity, flags, Cache(Path(cache), most))
 
 
 def _first_compiler(path: str) -> list[str]:
