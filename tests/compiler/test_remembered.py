@@ -1,8 +1,11 @@
 """A graph that was compiled before is found again; anything else it is made from makes it anew."""
 
+import json
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,8 +16,10 @@ import tilewright as tw
 from tilewright.base.errors import CacheWarning
 from tilewright.compiler import pipeline, remembered
 from tilewright.compiler.assemble import Assembled
+from tilewright.compiler.choices import Answer
 from tilewright.graph.ir import Graph
 from tilewright.train.step import TrainStep
+from tilewright.tune import Measured, Store, Timing, this_processor
 
 
 @pytest.fixture(autouse=True)
@@ -70,21 +75,86 @@ def test_another_graph_or_another_option_is_compiled_anew(made: list[str]) -> No
     assert len(made) == 5
 
 
-def test_what_was_measured_and_the_package_itself_are_part_of_the_key(
-    made: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def _asked(step: TrainStep) -> list[Answer]:
+    return [answer for answer in step.built.why().answers if answer.kernel.startswith("product")]
+
+
+def _measure(kernel: str, recipe: int, seconds: float) -> None:
+    timing = Timing("library", seconds, seconds, seconds, 9)
+    processor = this_processor()
+    Store(processor).put(Measured(processor, kernel, recipe, 1000, (timing,)))
+
+
+def test_a_measurement_that_nobody_asked_for_changes_nothing(made: list[str]) -> None:
+    step = _step()
+    (first, *_) = _asked(step)
+    assert first.measured == ""
+    _measure("product of nobody", first.recipe, 1.0)
+    _measure(first.kernel, first.recipe + 1, 1.0)
     _step()
-    (tmp_path / "tuned").mkdir()
-    (tmp_path / "tuned" / "a").write_text("measured")
-    _step()
-    assert len(made) == 2
-    _step(options=tw.Options(tuned=False))
-    (tmp_path / "tuned" / "a").write_text("measured again")
-    _step(options=tw.Options(tuned=False))
+    assert len(made) == 1
+
+
+def test_what_was_measured_of_what_was_asked_is_part_of_the_key(made: list[str]) -> None:
+    (first, *_) = _asked(_step())
+    for seconds in (1.0, 2.0):
+        _measure(first.kernel, first.recipe, seconds)
+        (found,) = [a for a in _asked(_step()) if a.kernel == first.kernel]
+        assert json.loads(found.measured)["timings"][0]["seconds"] == seconds
+        _step()
     assert len(made) == 3
-    monkeypatch.setattr(remembered, "_CODE", "of another version")
+    _step(options=tw.Options(tuned=False))
+    _measure(first.kernel, first.recipe, 3.0)
     _step(options=tw.Options(tuned=False))
     assert len(made) == 4
+
+
+def test_what_is_measured_while_a_graph_is_compiled_is_not_taken_for_what_it_was_made_with(
+    made: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (first, *_) = _asked(_step())
+    assemble = pipeline.assemble
+
+    def beside(*given: Any) -> Assembled:
+        done = assemble(*given)
+        _measure(first.kernel, first.recipe, 1.0)
+        return done
+
+    _measure(first.kernel, first.recipe, 2.0)
+    with monkeypatch.context() as tuning:
+        tuning.setattr(pipeline, "assemble", beside)
+        _step()
+    assert len(made) == 2
+    _step()
+    assert len(made) == 3
+
+
+@pytest.mark.parametrize("name", ["_CODE", "_versions", "this_processor"])
+def test_all_else_a_program_is_made_from_is_part_of_the_key(
+    made: list[str], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    _step(options=tw.Options(tuned=False))
+    another: Any = "of another version"
+    if name == "_versions":
+        another = lambda: ("3.99", "", "")  # noqa: E731
+    if name == "this_processor":
+        another = lambda target: replace(this_processor(target), l2=12345)  # noqa: E731
+    monkeypatch.setattr(remembered, name, another)
+    _step(options=tw.Options(tuned=False))
+    assert len(made) == 2
+
+
+def test_a_file_of_the_package_that_was_replaced_is_another(tmp_path: Path) -> None:
+    """By one of the same size, said to be of the same time."""
+    file = tmp_path / "module.py"
+    file.write_text("CLEAR = 1.03")
+    os.utime(file, ns=(0, 0))
+    (before,) = remembered._stamps(tmp_path)
+    time.sleep(0.02)
+    file.write_text("CLEAR = 1.05")
+    os.utime(file, ns=(0, 0))
+    (after,) = remembered._stamps(tmp_path)
+    assert before != after
 
 
 def test_what_old_code_made_is_not_kept_as_what_new_code_would(
@@ -139,6 +209,16 @@ def test_sizes_that_vary_are_compiled_anew(made: list[str]) -> None:
             x = torch.randn(length)
             torch.testing.assert_close(compiled(x), double(x))
     assert len(made) >= 2
+
+
+def test_programs_that_are_not_asked_for_are_removed(
+    made: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE_MIB", "0")
+    expected = _losses(_step())
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert _losses(_step()) == expected
+    assert len(made) == 2
 
 
 def test_a_folder_that_cannot_be_written_costs_time_only(

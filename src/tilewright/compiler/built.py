@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright.compiler.assemble import Assembled
+from tilewright.compiler.choices import Answer
 from tilewright.compiler.report import Decision, explain_built
 from tilewright.graph.ir import Graph
 from tilewright.program import Program
@@ -22,12 +23,14 @@ from tilewright.runtime import NATIVE, Executable
 class Reasons:
     """Why a Program is as it is.
 
-    graph: as it was optimized.  tuned: what was measured of convolutions.
+    graph: as it was optimized.  tuned: what was measured of convolutions.  answers: all that was
+    asked of the measurements.
     """
 
     graph: Graph
     assembled: Assembled
     tuned: tuple[str, ...]
+    answers: tuple[Answer, ...]
 
 
 @dataclass(frozen=True, slots=True)

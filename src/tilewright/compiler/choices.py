@@ -15,7 +15,15 @@ from tilewright.compiler.options import Options
 from tilewright.graph.ir import Graph, Node
 from tilewright.kernels import PRODUCT_RECIPE, Product, Tiling, described_product
 from tilewright.program import View
-from tilewright.tune import LIBRARY, Store, Verdict, judge, show_tiling, this_processor
+from tilewright.tune import (
+    LIBRARY,
+    Measured,
+    Store,
+    Verdict,
+    judge,
+    show_tiling,
+    this_processor,
+)
 
 OWN = "own"
 
@@ -41,11 +49,22 @@ class Asked:
     product: Product | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the measurements say of a kernel under a version of its recipe: the text of one, "" for
+    none."""
+
+    kernel: str
+    recipe: int
+    measured: str
+
+
 class Choices:
     """What was measured, and what was asked of it; final.
 
-    Mutable: `asked`, `counts` and `verdicts` grow.  forced: ways that are taken whatever was
-    measured.
+    Mutable: `asked`, `counts`, `verdicts` and what was found grow.  What was measured of a kernel
+    is looked up once: it stays what it is while a graph is compiled.  forced: ways that are taken
+    whatever was measured.
     """
 
     def __init__(self, store: Store | None = None, forced: Mapping[str, str] | None = None) -> None:
@@ -54,6 +73,7 @@ class Choices:
         self.asked: dict[str, Asked] = {}
         self.counts: Counter[str] = Counter()
         self.verdicts: dict[str, Verdict] = {}
+        self._found: dict[tuple[str, int], Measured | None] = {}
 
     def take(self, asked: Asked, allowed: Callable[[str], bool] = lambda _: True) -> Verdict:
         """Return the way to take, with the reason if it was measured."""
@@ -66,12 +86,28 @@ class Choices:
     def _verdict(self, asked: Asked, allowed: Callable[[str], bool]) -> Verdict:
         if asked.kernel in self.forced:
             return Verdict(self.forced[asked.kernel], "", 1.0)
-        found = None if self.store is None else self.store.get(asked.kernel, asked.recipe)
+        found = self._measured(asked.kernel, asked.recipe)
         return (
             Verdict(asked.default, "", 1.0)
             if found is None
             else judge(found, asked.default, allowed)
         )
+
+    def _measured(self, kernel: str, recipe: int) -> Measured | None:
+        if self.store is None:
+            return None
+        if (kernel, recipe) not in self._found:
+            self._found[kernel, recipe] = self.store.get(kernel, recipe)
+        return self._found[kernel, recipe]
+
+    def answer(self, kernel: str, recipe: int) -> Answer:
+        """Return what was measured of a kernel."""
+        found = self._measured(kernel, recipe)
+        return Answer(kernel, recipe, "" if found is None else str(found))
+
+    def answers(self) -> tuple[Answer, ...]:
+        """Return all that was asked of the measurements, and answered."""
+        return tuple(self.answer(*asked) for asked in self._found)
 
     def told(self) -> tuple[str, ...]:
         """Return what was measured where no decision of one node says it, in the words of

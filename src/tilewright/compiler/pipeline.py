@@ -72,19 +72,20 @@ def build(graph: Graph, options: Options | None = None, store: Store | None = No
     options.refuse_buckets()
     watch = Stopwatch()
     key = key_of(graph, options) if store is None else None
-    program, reasons = remembered(key), None
+    program, reasons = remembered(key, options), None
     watch.lap("look up")
+    found = program is not None
     if program is None:
         reasons = _reasons(graph, options, store, watch)
         program = reasons.assembled.program
         if program.sizes is not None:
             check_other_example(graph, program, lambda other: _program(other, options, store))
             watch.lap("check sizes")
-        remember(key, program)
+        remember(key, program, reasons.answers)
     why = functools.cache(lambda: reasons or _reasons(graph, options, store, Stopwatch()))
     # Without a target the system's compiler is looked for only if there is something to compile.
     toolchain = find_toolchain(options.target) if options.target else None
-    executable = Executable(program, toolchain)
+    executable = Executable(program, toolchain, verified=found)
     watch.lap("compile kernels")
     return Built(graph, program, executable, tuple(watch.laps), why, options.target)
 
@@ -95,7 +96,7 @@ def _reasons(graph: Graph, options: Options, store: Store | None, watch: Stopwat
     watch.lap("optimize")
     assembled = assemble(optimized, options, choices)
     watch.lap("assemble")
-    return Reasons(optimized, assembled, choices.told())
+    return Reasons(optimized, assembled, choices.told(), choices.answers())
 
 
 def _program(graph: Graph, options: Options, store: Store | None) -> Program:
