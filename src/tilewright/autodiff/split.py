@@ -13,8 +13,7 @@ This module does not know kernels: an operation is "cheap" when its formula is p
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-
-import networkx as nx
+from typing import TYPE_CHECKING
 
 from tilewright.autodiff.reverse import Joint, add_formula
 from tilewright.base.expr import Call, Sym, walk
@@ -22,6 +21,9 @@ from tilewright.base.sizes import nominal
 from tilewright.graph.build import prune
 from tilewright.graph.ir import CONSTANT, FORMULA, Graph, Node, Role, Value
 from tilewright.graph.views import view_of
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 _HEAVY = ("pow", "erf", "erfc", "sin", "cos", "tan", "uniform")
 _INFINITE = float("inf")
@@ -178,6 +180,8 @@ def _minimum_cut(
     keep: frozenset[str],
     price: Callable[[Value], int],
 ) -> frozenset[str]:
+    import networkx as nx  # which takes longer to import than a model by its numbers to plan
+
     flow = nx.DiGraph()
     flow.add_node("source")
     flow.add_node("sink")
