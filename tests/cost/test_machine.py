@@ -94,6 +94,13 @@ def test_what_is_no_time_is_none(text: str) -> None:
     assert value is None or value == float("inf")
 
 
+@pytest.mark.parametrize("exponent", ["400", "9999", "4000312", "999999999999999999999"])
+def test_a_number_beyond_all_bounds_is_none(exponent: str) -> None:
+    for unit, text in (("FLOP/s", "TFLOP/s"), ("", "")):
+        assert parse_quantity(f"1e{exponent}{text}", unit) is None
+        assert parse_quantity(f"1e-{exponent}{text}", unit) in (0, None)
+
+
 @given(_machines())
 def test_a_machine_is_read_as_it_was_printed(machine: Machine) -> None:
     assert Machine.parse(str(machine)) == machine

@@ -4,6 +4,7 @@ The idea: a prefix only moves the decimal point, so it is moved in decimal: what
 back as the very same number.  This module does not know what is measured.
 """
 
+import math
 import re
 from decimal import Decimal
 
@@ -24,7 +25,7 @@ PREFIXES: dict[str, Decimal] = {
     "T": Decimal("1e12"), "P": Decimal("1e15"), "Ki": Decimal(1 << 10), "Mi": Decimal(1 << 20),
     "Gi": Decimal(1 << 30), "Ti": Decimal(1 << 40),
 }  # fmt: skip
-QUANTITY = re.compile(r"(?P<number>\d+(?:\.\d+)?(?:e[-+]?\d+)?)(?P<unit>[A-Za-z][A-Za-z/]*)?")
+QUANTITY = re.compile(r"(?P<number>\d+(?:\.\d+)?(?:e[-+]?\d{1,4})?)(?P<unit>[A-Za-z][A-Za-z/]*)?")
 EXAMPLES = {"s": "5us", "B": "80GiB", "B/s": "300GB/s or 800Gb/s", "FLOP/s": "312TFLOP/s"}
 _PRINTED = ("n", "u", "m", "", "k", "M", "G", "T", "P")  # from small to large
 
@@ -32,10 +33,10 @@ _PRINTED = ("n", "u", "m", "", "k", "M", "G", "T", "P")  # from small to large
 def parse_quantity(text: str, unit: str) -> float | None:
     """Return `text` as a number of `unit` ("s", "B", "B/s", "FLOP/s", or "" for a plain number).
 
-    None where it is no number, or one of something else.
+    None where it is no number that is finite, or one of something else.
     """
     match = QUANTITY.fullmatch(text)
-    if match is None:
+    if match is None or not math.isfinite(float(match["number"])):
         return None
     number = Decimal(match["number"])
     if not unit:
