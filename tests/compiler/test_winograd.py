@@ -39,17 +39,24 @@ def operands(
 
 @pytest.mark.parametrize("library", [False, True])
 @pytest.mark.parametrize("padding", [0, 1, 2])
-def test_both_the_image_and_its_gradient_are(padding: int, library: bool) -> None:
+def test_the_image_its_gradient_and_that_of_the_kernels_are(padding: int, library: bool) -> None:
     x, w = operands(2, 16, 24, 20, 24)
     forward, backward = ran(x, w, library=library, padding=padding)
-    assert forward.count(HOW) == backward.count(HOW) == 1
+    assert (forward.count(HOW), backward.count(HOW)) == (1, 2)
 
 
 def test_so_are_images_whose_channels_lie_together() -> None:
     x, w = operands(2, 20, 16, 20, 22)
     last = x.detach().to(memory_format=torch.channels_last).requires_grad_()
-    forward, _ = ran(last, w, library=False, padding=1)
+    forward, backward = ran(last, w, library=False, padding=1)
     assert HOW in forward
+    assert backward.count(HOW) == 2
+
+
+def test_a_gradient_of_many_kernels_and_few_channels_is_that_of_eager() -> None:
+    x, w = operands(1, 17, 70, 12, 12)
+    _, backward = ran(x, w, library=False, padding=1)
+    assert "gradient of kernels by " + HOW in backward
 
 
 @pytest.mark.parametrize(
@@ -59,7 +66,7 @@ def test_so_are_images_whose_channels_lie_together() -> None:
         ((2, 16, 16, 20, 24), {"dilation": 2, "padding": 2}),
         ((2, 16, 8, 20, 24), {"padding": 1}),  # few channels
         ((2, 16, 16, 21, 24), {"padding": 1}),  # an odd height
-        ((1, 16, 16, 8, 8), {"padding": 1}),  # few squares
+        ((1, 16, 16, 8, 14), {"padding": 1}),  # few squares
         ((2, 16, 16, 20, 24, 5), {"padding": 2}),
     ],
     ids=str,
@@ -87,6 +94,29 @@ def test_infinities_are_those_of_eager() -> None:
         compiled = tw.compile(lambda x, w: F.conv2d(x, w, padding=1), x, w)
         found, expected = compiled(x, w), F.conv2d(x.double(), w.double(), padding=1)
     torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-4, equal_nan=True)
+
+
+def test_infinities_in_gradients_of_kernels_are_those_of_eager() -> None:
+    x, w = operands(2, 16, 16, 20, 24)
+    with torch.no_grad():
+        x[0, 3, 7, 9], x[1, 2, 0, 0] = torch.inf, torch.nan
+    tangent = torch.randn(2, 16, 18, 22)
+    tangent[1, 5, 4, 4] = -torch.inf
+    compiled = tw.compile(F.conv2d, x, w)
+    (found,) = torch.autograd.grad(compiled(x, w), w, tangent)
+    assert "gradient of kernels by " + HOW in compiled.explain()
+    exact = [t.detach().double().requires_grad_() for t in (x, w)]
+    (expected,) = torch.autograd.grad(F.conv2d(*exact), exact[1], tangent.double())
+    assert expected.isfinite().any()
+    assert not expected.isfinite().all()
+    torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=2e-4, equal_nan=True)
+
+
+def test_what_would_hold_much_memory_transformed_is_left_to_plain_sums() -> None:
+    x, w = operands(16, 64, 64, 64, 64)
+    compiled = tw.compile(lambda x, w: F.conv2d(x, w, padding=1), x, w)
+    compiled(x, w).sum().backward()
+    assert "gradient of kernels by " + HOW not in compiled.explain()
 
 
 def test_an_option_keeps_what_no_tap_reads_out_of_a_sum() -> None:

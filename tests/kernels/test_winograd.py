@@ -55,21 +55,25 @@ CASES = (
 @pytest.fixture(scope="module", params=["native", "x86-64-v3", "x86-64"])
 def library(request: pytest.FixtureRequest) -> ctypes.CDLL:
     """Compile every convolution for one kind of machine; skip what this one cannot run."""
-    flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
-    needed = {"native": "", "x86-64-v3": "avx2", "x86-64": "sse2"}[request.param]
-    if needed not in flags:
-        pytest.skip("this processor does not run such code")
-    found = find_toolchain()
-    given = (f"-march={request.param}" if "-march" in flag else flag for flag in found.flags)
-    visible = ("-fvisibility=default" if "visibility" in flag else flag for flag in given)
-    toolchain = replace(found, flags=tuple(visible))
-    texts = dict([winograd_text(F32)])
     kernels = {
         kernel.name: kernel.text
         for one in (*CASES, turned(CASES[0]))
         for kernel in (emit_winograd_weights(one), emit_winograd(one))
     }
-    return build(toolchain, {**texts, **kernels})
+    return compiled_for(request.param, dict([winograd_text(F32)]) | kernels)
+
+
+def compiled_for(target: str, texts: dict[str, str]) -> ctypes.CDLL:
+    """Return a library of C texts for one kind of machine; skip what this one cannot run."""
+    flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    needed = {"native": "", "x86-64-v3": "avx2", "x86-64": "sse2"}[target]
+    if needed not in flags:
+        pytest.skip("this processor does not run such code")
+    found = find_toolchain()
+    given = (f"-march={target}" if "-march" in flag else flag for flag in found.flags)
+    visible = ("-fvisibility=default" if "visibility" in flag else flag for flag in given)
+    toolchain = replace(found, flags=tuple(visible))
+    return build(toolchain, texts)
 
 
 def turned(one: Winograd) -> Winograd:

@@ -85,7 +85,7 @@ class PlaceConvolutions:
             return False
         ours = dtype in PRODUCT_DTYPES
         stays = "weight" in one.values and one.values["weight"].name in kept
-        fast = self.winograd and is_winograd(c, dtype, kept=stays)
+        fast = self.winograd and is_winograd(c, dtype)
         if fast and stays:
             return True  # what was measured transformed the kernels each time
         if not self.library:

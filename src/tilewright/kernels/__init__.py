@@ -50,6 +50,14 @@ from tilewright.kernels.winograd import (
     emit_winograd_weights,
     winograd_text,
 )
+from tilewright.kernels.winograd_gradient import (
+    WinogradGradient,
+    emit_gradient_of_kernels,
+    emit_sums,
+    emit_transformed_image,
+    emit_transformed_tangent,
+    winograd_gradient_text,
+)
 
 __all__ = [
     "ATTENTION_DTYPES",
@@ -81,14 +89,20 @@ __all__ = [
     "emit",
     "emit_attention",
     "emit_attention_grad",
+    "emit_gradient_of_kernels",
+    "emit_sums",
+    "emit_transformed_image",
+    "emit_transformed_tangent",
     "emit_naive",
     "emit_product",
     "emit_winograd",
     "emit_winograd_weights",
+    "winograd_gradient_text",
     "winograd_text",
     "MOST_INPUTS",
     "WINOGRAD_DTYPES",
     "Winograd",
+    "WinogradGradient",
     "is_narrow",
     "keeps",
     "print_epilogue",

@@ -10,35 +10,38 @@
    summed again as the definition says: differences of infinities are no numbers. */
 
 #define SQUARES PANEL                                   /* of a panel */
-#define MARGIN 16                                       /* between rows of transformed kernels */
+#define MARGIN 16                                       /* after rows and planes of transformed kernels */
 
-/* u[a][b][o][c] = (G k G')[a][b] of kernels from `o` to before `end`; rows are c + MARGIN apart. */
+/* u[a][b][o][c] = (G k G')[a][b] of kernels from `o` to before `end`; rows are c + MARGIN apart, and
+   so much is between planes. */
 void WEIGHTS(long o, long end, long outputs, long inputs, const T *k, const long *steps, T *u) {
-  const long row = inputs + MARGIN, plane = outputs * row;
+  const long row = inputs + MARGIN, plane = outputs * row + MARGIN;
+  const T half = (T)0.5;
+  long taps[9];
+  for (long i = 0; i < 9; i++) taps[i] = i / 3 * steps[2] + i % 3 * steps[3];
   for (; o < end; o++)
     for (long c = 0; c < inputs; c += LANES) {
       const long some = least(LANES, inputs - c);
-      T g[9][LANES] = {0}, t[12][LANES];
-      for (long l = 0; l < some; l++)
-        for (long i = 0; i < 9; i++)
-          g[i][l] = k[o * steps[0] + (c + l) * steps[1] + i / 3 * steps[2] + i % 3 * steps[3]];
-      for (long j = 0; j < 3; j++)
-        for (long l = 0; l < LANES; l++) {
-          const T outer = g[j][l] + g[6 + j][l], half = (T)0.5;
-          t[j][l] = g[j][l];
-          t[3 + j][l] = half * (outer + g[3 + j][l]);
-          t[6 + j][l] = half * (outer - g[3 + j][l]);
-          t[9 + j][l] = g[6 + j][l];
-        }
-      for (long a = 0; a < 4; a++) {
-        T *to = u + a * 4 * plane + o * row + c;        /* the margin takes what is too much */
-        for (long l = 0; l < LANES; l++) {
-          const T outer = t[3 * a][l] + t[3 * a + 2][l], half = (T)0.5;
-          to[l] = t[3 * a][l];
-          to[plane + l] = half * (outer + t[3 * a + 1][l]);
-          to[2 * plane + l] = half * (outer - t[3 * a + 1][l]);
-          to[3 * plane + l] = t[3 * a + 2][l];
-        }
+      const T *from = k + o * steps[0] + c * steps[1];
+      T g[9][LANES] = {0};
+      V t[12];
+      for (long l = 0; l < some; l++, from += steps[1])
+        unrolled for (long i = 0; i < 9; i++) g[i][l] = from[taps[i]];
+      unrolled for (long j = 0; j < 3; j++) {
+        const V first = *(const V *)g[j], middle = *(const V *)g[3 + j];
+        const V last = *(const V *)g[6 + j], outer = first + last;
+        t[j] = first;
+        t[3 + j] = half * (outer + middle);
+        t[6 + j] = half * (outer - middle);
+        t[9 + j] = last;
+      }
+      T *to = u + o * row + c;                          /* the margin takes what is too much */
+      unrolled for (long a = 0; a < 4; a++, to += 4 * plane) {
+        const V outer = t[3 * a] + t[3 * a + 2];
+        *(V *)to = t[3 * a];
+        *(V *)(to + plane) = half * (outer + t[3 * a + 1]);
+        *(V *)(to + 2 * plane) = half * (outer - t[3 * a + 1]);
+        *(V *)(to + 3 * plane) = t[3 * a + 2];
       }
     }
 }
@@ -110,7 +113,7 @@ static T defined(const Extents *e, const T *x, const long *xs, const T *k, const
 void SQUARES_OF(const Extents *e, long first, long last, long o, long end, const T *x,
                 const long *xs, const T *u, const T *k, const long *ks, T *y, const long *ys,
                 T *restrict v, long block) {
-  const long row = e->inputs + MARGIN, all = e->outputs * row, rows = end - o;
+  const long row = e->inputs + MARGIN, all = e->outputs * row + MARGIN, rows = end - o;
   const long tiles = (rows + ROWS - 1) / ROWS, most = block / (16 * e->inputs) / SQUARES;
   T m[16 * ROWS * SQUARES], out[4][SQUARES];
   while (first < last) {

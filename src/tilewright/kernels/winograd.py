@@ -19,7 +19,9 @@ from tilewright.kernels.emit import PARTS, Emitted, named
 from tilewright.kernels.expression import OUT_OF_MEMORY as NO_MEMORY
 
 WINOGRAD_DTYPES = (F32,)
-MARGIN = 16  # elements between rows of transformed kernels, which would else fall on the same sets
+MARGIN = (
+    16  # elements after rows and planes of transformed kernels, else on the same sets of a cache
+)
 BLOCK = 3 << 16  # transformed elements that are taken together, on the stack: 768 KiB
 MOST_INPUTS = BLOCK // (
     16 * SLICE
@@ -53,8 +55,8 @@ class Winograd:
 
     @property
     def transformed(self) -> tuple[int, ...]:
-        """The shape of the transformed kernels."""
-        return 16, self.outputs, self.inputs + MARGIN
+        """The shape of the transformed kernels: planes of outputs by inputs."""
+        return 16, self.outputs * (self.inputs + MARGIN) + MARGIN
 
 
 @functools.cache
