@@ -12,10 +12,21 @@ from tests.kernels.interpreter import Interpreter, Number
 
 from tilewright.base.dtypes import F32
 from tilewright.base.expr import Call, Const, Expr, Sym
-from tilewright.kernels import Product, Tiling, emit
+from tilewright.kernels import Product, Tiling, emit, tiles
 from tilewright.kernels.loops import Fold, LoopNest
 from tilewright.kernels.loops_text import parse
-from tilewright.kernels.traffic import LINE, Part, Ref, Repeat, held, moved, of_nest, of_product
+from tilewright.kernels.traffic import (
+    FAR,
+    LINE,
+    SPREAD,
+    Part,
+    Ref,
+    Repeat,
+    held,
+    moved,
+    of_nest,
+    of_product,
+)
 
 
 class Cache:
@@ -265,3 +276,19 @@ def test_a_product_in_blocks_meets_every_element() -> None:
         {},
     )
     assert [len(met[name]) for name in "abc"] == [14 * 20, 20 * 34, 14 * 34]
+
+
+def test_columns_in_slices_of_a_line_are_read_where_they_are() -> None:
+    """As the weight of a recurrent layer lies: its bytes come in once, and nothing is packed."""
+    m, n, k = 8, 64, 32
+    sliced = Product(F32, (), ((m, k, n),), ((n // 16, k * 16, 16), (16, 1, 1)), ((k, 1, 16),))
+    assert held(of_product(sliced, Tiling(), 32)) == 4 * (m * k + k * n + m * n)
+    halves = Product(F32, (), ((m, k, n),), ((n // 8, k * 8, 8), (8, 1, 1)), ((k, 1, 8),))
+    assert held(of_product(halves, Tiling(), 32)) > held(of_product(sliced, Tiling(), 32))
+    assert held(of_product(sliced, Tiling(), 64)) == held(of_product(sliced, Tiling(), 32))
+
+
+def test_how_far_rows_are_packed_is_as_the_kernel_has_it() -> None:
+    text = tiles(F32)[1]
+    assert f"#define FAR {FAR} " in text
+    assert f"#define SPREAD {SPREAD} " in text

@@ -1,10 +1,10 @@
 """Programs of graphs that were compiled before, found again by what they were made from.
 
-The idea: a Program follows from the graph's text, the options, the processor, torch's version, this
-package's own files, and what was measured.  Under a digest of all but the last the saved Program is
-kept beside the compiled kernels, with what its compilation asked the measurements and was answered:
-where it would be answered otherwise by now, it is another Program, which takes the place.  What it
-was decided by is derived again when somebody asks.
+The idea: a Program follows from the graph's text, the options, the processor, the versions of
+Python, NumPy and torch, this package's own files, and what was measured.  Under a digest of all but
+the last the saved Program is kept beside the compiled kernels, with what its compilation asked the
+measurements and was answered: where it would be answered otherwise by now, it is another Program,
+which takes the place.  What it was decided by is derived again when somebody asks.
 
 This module does not know how a graph becomes a Program.
 """

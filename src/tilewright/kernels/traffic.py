@@ -23,6 +23,7 @@ from tilewright.base.expr import Call, Const, Expr, Read, Sym, names, substitute
 from tilewright.base.sizes import Size
 from tilewright.kernels.body import contiguous, has_read, is_pointwise, static_shape
 from tilewright.kernels.contraction import (
+    TILE_VECTORS,
     Batch,
     Product,
     Role,
@@ -347,7 +348,7 @@ def of_product(product: Product, tiling: Tiling, vector: int) -> tuple[Part, ...
     c = operand("c", (lead, product.batch, 2), (i, product.rows, 1), (j, product.columns, 1))
     before: list[Part] = []
     inside: list[Part] = []
-    if _packs_b(product, tall, height):
+    if _packs_b(product, tall, height, width):
         panel = (trips["panel"], deep, width), (deep * width, width, 1)
         packed = Ref("packed b", (Sym("panel"), Sym("t"), Sym("j")), *panel, size)
         before, b = [loop("panel", loop("t", loop("j", b, packed)))], packed
@@ -368,10 +369,13 @@ def _packs_a(product: Product, reused: bool) -> bool:
     return reused and abs(product.rows[0][1] if step == 1 else 2 * step) >= FAR
 
 
-def _packs_b(product: Product, tall: int, height: int) -> bool:
-    """Say whether columns of b are packed: where a row does not lie together, or rows lie far apart
-    and many tiles read them."""
-    if len(product.columns) > 1 or len(product.terms) > 1 or product.columns[0][1] != 1:
+def _packs_b(product: Product, tall: int, height: int, width: int) -> bool:
+    """Say whether columns of b are packed: where those of a tile do not lie together (of a vector,
+    if a tile's row is longer than a line), or rows lie far apart and many tiles read them."""
+    together = width if width * product.dtype.bytes <= LINE else width // TILE_VECTORS
+    run, step, _ = product.columns[-1]
+    whole = len(product.columns) == 1 or run % together == 0
+    if len(product.terms) > 1 or step != 1 or not whole:
         return True
     return tall > 2 * height and abs(product.terms[0][2]) >= SPREAD
 

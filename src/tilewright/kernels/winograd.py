@@ -19,13 +19,11 @@ from tilewright.kernels.emit import PARTS, Emitted, named
 from tilewright.kernels.expression import OUT_OF_MEMORY as NO_MEMORY
 
 WINOGRAD_DTYPES = (F32,)
-MARGIN = (
-    16  # elements after rows and planes of transformed kernels, else on the same sets of a cache
-)
+MARGIN = 16
+"""Elements after rows and planes of transformed kernels, else on the same sets of a cache."""
 BLOCK = 3 << 16  # transformed elements that are taken together, on the stack: 768 KiB
-MOST_INPUTS = BLOCK // (
-    16 * SLICE
-)  # channels of the image of which one panel of squares fits there
+MOST_INPUTS = BLOCK // (16 * SLICE)
+"""Channels of the image of which one panel of squares fits there."""
 FEWEST = 8  # blocks, where there are so many, for threads
 _TEXT = Path(__file__).with_suffix(".c")
 
