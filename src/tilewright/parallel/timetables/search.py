@@ -29,7 +29,7 @@ from tilewright.parallel.timetables.times import even_times
 from tilewright.parallel.timetables.timetable import Timetable, check_sizes
 
 MOST_TRIALS, FEWEST_TRIALS = 4000, 200
-FEW_TRIALS, FEW_PASSES = 12, 100_000
+FEW_TRIALS, FEW_PASSES = 12, 50_000
 # Micro-batches for each rank, by which a short search judges.
 BEGINNING = 2
 # What trials of large problems are bounded by: about 10 seconds of one core.
