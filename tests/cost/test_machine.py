@@ -101,6 +101,20 @@ def test_a_number_beyond_all_bounds_is_none(exponent: str) -> None:
         assert parse_quantity(f"1e-{exponent}{text}", unit) in (0, None)
 
 
+def test_a_number_that_its_prefix_makes_too_large_is_none() -> None:
+    assert parse_quantity("1e308B", "B") == 1e308
+    assert parse_quantity("1e308PB", "B") is None
+    # What is too large is what it comes to, not what is written.
+    assert parse_quantity("1e309ms", "s") == pytest.approx(1e306)
+
+
+def test_digits_are_those_of_ascii() -> None:
+    assert parse_quantity("\u0668\u0660GiB", "B") is None
+    assert parse_quantity("80.\u0665GiB", "B") is None
+    with pytest.raises(MachineError, match="a character has no meaning"):
+        Machine.parse("dgx-a100-80g x 8, memory \u0668\u0660GiB")
+
+
 @given(_machines())
 def test_a_machine_is_read_as_it_was_printed(machine: Machine) -> None:
     assert Machine.parse(str(machine)) == machine

@@ -25,7 +25,9 @@ PREFIXES: dict[str, Decimal] = {
     "T": Decimal("1e12"), "P": Decimal("1e15"), "Ki": Decimal(1 << 10), "Mi": Decimal(1 << 20),
     "Gi": Decimal(1 << 30), "Ti": Decimal(1 << 40),
 }  # fmt: skip
-QUANTITY = re.compile(r"(?P<number>\d+(?:\.\d+)?(?:e[-+]?\d{1,4})?)(?P<unit>[A-Za-z][A-Za-z/]*)?")
+QUANTITY = re.compile(
+    r"(?P<number>[0-9]+(?:\.[0-9]+)?(?:e[-+]?[0-9]{1,4})?)(?P<unit>[A-Za-z][A-Za-z/]*)?"
+)
 EXAMPLES = {"s": "5us", "B": "80GiB", "B/s": "300GB/s or 800Gb/s", "FLOP/s": "312TFLOP/s"}
 _PRINTED = ("n", "u", "m", "", "k", "M", "G", "T", "P")  # from small to large
 
@@ -36,16 +38,15 @@ def parse_quantity(text: str, unit: str) -> float | None:
     None where it is no number that is finite, or one of something else.
     """
     match = QUANTITY.fullmatch(text)
-    if match is None or not math.isfinite(float(match["number"])):
+    if match is None:
         return None
-    number = Decimal(match["number"])
+    number, written = Decimal(match["number"]), match["unit"] or ""
     if not unit:
-        return float(number) if match["unit"] is None else None
+        return None if written else _finite(number)
     for name, (kept, factor) in UNITS.items():
-        written = match["unit"] or ""
         prefix = written.removesuffix(name)
         if kept == unit and written.endswith(name) and prefix in PREFIXES:
-            return float(number * PREFIXES[prefix] * factor)
+            return _finite(number * PREFIXES[prefix] * factor)
     return None
 
 
@@ -64,6 +65,10 @@ def show_quantity(value: float, unit: str) -> str:
         if number >= PREFIXES[candidate]:
             prefix = candidate
     return f"{_plain(number / PREFIXES[prefix])}{prefix}{unit}"
+
+
+def _finite(number: Decimal) -> float | None:
+    return float(number) if math.isfinite(float(number)) else None
 
 
 def _plain(number: Decimal) -> str:

@@ -13,7 +13,7 @@ from typing import NoReturn
 from tilewright.base.errors import TilewrightError
 
 TOKEN = re.compile(
-    r"(?P<number>\d[A-Za-z0-9./]*(?:(?<=[0-9]e)[-+]\d+[A-Za-z/]*)?)"
+    r"(?P<number>[0-9][A-Za-z0-9./]*(?:(?<=[0-9]e)[-+][0-9]+[A-Za-z/]*)?)"
     r"|(?P<word>[A-Za-z_][A-Za-z0-9_.\-]*)"
     r"|(?P<mark>[,:=\n])"
 )
