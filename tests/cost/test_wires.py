@@ -5,6 +5,7 @@ import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -142,6 +143,14 @@ def test_wires_that_join_no_group_are_refused(name: str, golden: Golden) -> None
     with pytest.raises(MachineError) as caught:
         Machine.parse(whole[:begin] + f"wires {WRONG[name]}" + whole[end:])
     golden(f"wires_{name}.txt", str(caught.value))
+
+
+@pytest.mark.parametrize(
+    "wires", [((0, 1),), ((0, 1, 1.5),), ((0, 1, True),), [(0, 1, 1)], (None,), 5, "0/1", None]
+)
+def test_wires_that_are_no_triples_of_whole_numbers_are_refused(wires: Any) -> None:
+    with pytest.raises(MachineError, match="a tuple of triples of whole numbers"):
+        replace(NODE, groups=2, wires=wires)
 
 
 def test_wires_beyond_the_innermost_link_are_refused() -> None:

@@ -87,6 +87,8 @@ def _reachable(wires: Wires, members: Sequence[int]) -> set[int]:
 
 def _wrong(size: int, wires: Wires) -> tuple[str, str] | None:
     """Return what was expected of the wires of a group of devices, and found; None if nothing."""
+    if type(wires) is not tuple or not all(map(_is_triple, wires)):
+        return "a tuple of triples of whole numbers, such as ((0, 1, 1),)", repr(wires)[:60]
     pairs = Counter((a, b) for a, b, _ in wires)
     for a, b, count in wires:
         if not (0 <= a < b < size and 1 <= count <= MOST_WIRES):
@@ -97,6 +99,10 @@ def _wrong(size: int, wires: Wires) -> tuple[str, str] | None:
     if wires and len(_reachable(wires, range(size))) < size:
         return f"wires by which all of {size} devices reach each other", show_wires(wires)
     return None
+
+
+def _is_triple(wire: object) -> bool:
+    return type(wire) is tuple and [type(item) for item in wire] == [int] * 3
 
 
 def _pair(scanner: Scanner) -> tuple[int, int, int]:
