@@ -97,6 +97,24 @@ def test_a_pipeline_sends_over_the_wires_between_its_two_ranks() -> None:
         assert begins - ends == pytest.approx(sent, rel=1e-6)
 
 
+def test_all_pipelines_of_a_plan_wait_for_the_one_with_the_fewest_wires() -> None:
+    """Of the pairs 0-4, 1-5, 2-6 and 3-7, 2-6 and 3-7 have one wire: the others wait."""
+    model = "gpt:layers=8,hidden=1024,heads=16,vocab=50257"
+    fix = {
+        "tp": 1, "pp": 2, "dp": 4, "micro_batch": 1, "precision": "float16", "overlap": "none",
+        "timetable": "1f1b", "zero": 0,
+    }  # fmt: skip
+    plan = make_plan(model, MACHINE, batch=32, seq=512, fix=fix)
+    apart = make_plan(model, MACHINE, batch=32, seq=512, fix=fix | {"tied": False})
+    assert MACHINE.reached(0, (0, 4)) > MACHINE.reached(0, (2, 6)) == 25e9 * NODE.share
+    run = plan.predicted.simulation
+    sent = NODE.latency + 512 * 1024 * 2 / (25e9 * NODE.share)
+    assert run.starts[1][0] - run.ends[0][0] == pytest.approx(sent, rel=1e-6)
+    tie = NODE.latency + 1024 * 50257 * 2 / (25e9 * NODE.share)
+    data = plan.predicted.breakdown.data - apart.predicted.breakdown.data
+    assert data == pytest.approx(tie, rel=1e-6)
+
+
 DATA = Path(__file__).parents[3] / "shared" / "data" / "vtrain"
 
 

@@ -22,7 +22,7 @@ from tilewright.cost import (
 )
 from tilewright.parallel.plan import ParallelPlan
 from tilewright.parallel.plan_check import stage_ranks
-from tilewright.parallel.predict_links import exposed, message_seconds, strides
+from tilewright.parallel.predict_links import along_seconds, exposed, strides
 from tilewright.parallel.predict_memory import activation_bytes, memory_bytes
 from tilewright.parallel.predict_stage import (
     WIDTHS,
@@ -332,9 +332,9 @@ def _replica_seconds(plan: ParallelPlan, machine: Machine, rank: int, count: int
     if not count:
         return 0.0
     stride = strides(plan.degrees, plan.order)["pp"]
-    other = (plan.pp - 1 - rank) * stride
     gradient = 4 if plan.precision == "bfloat16" else WIDTHS[plan.precision]
-    return message_seconds(machine, rank * stride, other, count * gradient)
+    other = plan.pp - 1 - rank
+    return along_seconds(machine, stride, plan.pp, rank, other, count * gradient)
 
 
 def _tie_seconds(plan: ParallelPlan, spec: ModelSpec, machine: Machine) -> float:
@@ -342,9 +342,9 @@ def _tie_seconds(plan: ParallelPlan, spec: ModelSpec, machine: Machine) -> float
     embedding."""
     if not plan.tied:
         return 0.0
-    last = strides(plan.degrees, plan.order)["pp"] * (plan.pp - 1)
+    stride = strides(plan.degrees, plan.order)["pp"]
     size = spec.hidden * spec.vocab / plan.tp * WIDTHS[plan.precision]
-    return message_seconds(machine, 0, last, size)
+    return along_seconds(machine, stride, plan.pp, 0, plan.pp - 1, size)
 
 
 def _hiding(plan: ParallelPlan, mine: list[Seconds], m: int) -> float:

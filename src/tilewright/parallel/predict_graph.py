@@ -29,7 +29,7 @@ from tilewright.parallel.pieces import (
 from tilewright.parallel.plan import ParallelPlan, Placement
 from tilewright.parallel.plan_check import check_batch, check_devices
 from tilewright.parallel.predict_block import Load, rates
-from tilewright.parallel.predict_links import exposed, message_seconds, strides
+from tilewright.parallel.predict_links import along_seconds, exposed, strides
 from tilewright.parallel.predict_stage import WIDTHS, axes, update_seconds
 from tilewright.parallel.prediction import Breakdown, MemoryBytes, Prediction
 from tilewright.parallel.timetables import Simulation
@@ -181,8 +181,9 @@ def _transfers(
     stride = strides(plan.degrees, plan.order)["pp"]
     found = []
     for edge in edges:
-        one, two = pieces[edge.giver].rank * stride, pieces[edge.taker].rank * stride
-        found.append(message_seconds(machine, one, two, edge.bytes) if one != two else 0.0)
+        one, two = pieces[edge.giver].rank, pieces[edge.taker].rank
+        seconds = along_seconds(machine, stride, plan.pp, one, two, edge.bytes)
+        found.append(seconds if one != two else 0.0)
     return tuple(found)
 
 

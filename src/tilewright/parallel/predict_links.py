@@ -9,6 +9,7 @@ This module does not know what is sent, or when.
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -83,15 +84,19 @@ def groups_of(machine: Machine) -> Groups:
 @lru_cache(maxsize=1 << 10)
 def _network(machine: Machine, stride: int, ranks: int) -> Network:
     """Return what joins the slowest of an axis's groups; they differ where wires join devices."""
-    alike = not machine.links[0].wires
-    begins = range(1 if alike else min(machine.node_devices, machine.devices))
     networks = (
         network_of(machine, range(begin, begin + stride * ranks, stride))
-        for begin in begins
-        if begin // stride % ranks == 0
+        for begin in _begins(machine, stride, ranks)
     )
     slowest = min(networks, key=lambda network: network.levels[0].bandwidth)
     return replace(slowest, combining=math.inf)
+
+
+def _begins(machine: Machine, stride: int, ranks: int) -> Iterator[int]:
+    """Yield where groups of an axis begin: one of them where all are alike."""
+    alike = not machine.links[0].wires
+    begins = range(1 if alike else min(machine.node_devices, machine.devices))
+    return (begin for begin in begins if begin // stride % ranks == 0)
 
 
 def strides(degrees: dict[str, int], order: tuple[str, ...]) -> dict[str, int]:
@@ -107,6 +112,17 @@ def message_seconds(machine: Machine, sender: int, receiver: int, size: float) -
     """Return the seconds of one message between two devices."""
     level = machine.level_of((sender, receiver))
     return machine.links[level].latency + size / machine.reached(level, (sender, receiver))
+
+
+def along_seconds(
+    machine: Machine, stride: int, ranks: int, sender: int, receiver: int, size: float
+) -> float:
+    """Return the seconds in which every group of an axis has sent a message from one of its ranks
+    to another: the slowest of them, where wires join devices."""
+    return max(
+        message_seconds(machine, begin + sender * stride, begin + receiver * stride, size)
+        for begin in _begins(machine, stride, ranks)
+    )
 
 
 def exposed(sent: float, computing: float, slowdown: float) -> float:

@@ -30,7 +30,7 @@ from tilewright.parallel.predict_block import (
     head_parts,
     rates,
 )
-from tilewright.parallel.predict_links import Span, groups_of, message_seconds, strides
+from tilewright.parallel.predict_links import Span, along_seconds, groups_of, strides
 
 WIDTHS = {"bfloat16": 2, "float16": 2, "float32": 4}
 
@@ -171,7 +171,7 @@ def transfer_seconds(
     whole = shape.tokens * spec.hidden * shape.width
     gathered = 0.0 if plan.sequence_parallel else where.tensor.all_gather(whole)
     return tuple(
-        message_seconds(machine, one * stride, two * stride, whole / plan.tp) + gathered
+        along_seconds(machine, stride, plan.pp, one, two, whole / plan.tp) + gathered
         if one != two
         else 0.0
         for one, two in itertools.pairwise(placement)
