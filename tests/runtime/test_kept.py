@@ -170,6 +170,22 @@ def test_arrays_are_known_by_who_they_are() -> None:
     assert torch.equal(executable.run(tensors)[0], torch.from_numpy(x + (2 * w + 1)))
 
 
+def test_arrays_that_change_in_place_what_they_are_made_of_are_refused() -> None:
+    executable = Executable(KEEPS)
+    x, w = (tensor.numpy() for tensor in _tensors())
+    executable.run_arrays([x, w])
+    w.shape = (N // 2, 2)
+    with pytest.raises(ShapeError):
+        executable.run_arrays([x, w])
+    w.shape = (N,)
+    executable.run_arrays([x, w])
+    w.dtype = np.int32  # type: ignore[misc]
+    with pytest.raises(DTypeError):
+        executable.run_arrays([x, w])
+    with pytest.raises(DTypeError):
+        executable.run_arrays([x, 2.0])  # type: ignore[list-item]
+
+
 def test_a_saved_program_prepares_at_its_first_call(tmp_path: Path) -> None:
     KEEPS.save(tmp_path / "keeps.program")
     loaded = load(tmp_path / "keeps.program")

@@ -101,7 +101,7 @@ def _state(staying: Sequence[Any]) -> list[int] | None:
 
     None where writes of tensors are not counted, as of those made in inference mode.
     """
-    if staying and isinstance(staying[0], np.ndarray):
+    if all(isinstance(value, np.ndarray) for value in staying):
         return []
     try:
         found = [value.data_ptr() for value in staying]
@@ -112,15 +112,15 @@ def _state(staying: Sequence[Any]) -> list[int] | None:
 
 
 def _form(staying: Sequence[Any]) -> list[Any]:
-    """Return how tensors lie, which may change where they are (`.data`)."""
+    """Return how tensors and arrays lie, which may change where they are (`.data`, `.shape`)."""
     if staying and isinstance(staying[0], np.ndarray):
-        return []
+        return [(value.dtype, value.shape, value.strides) for value in staying]
     return [(value.dtype, value.shape, value.stride()) for value in staying]
 
 
 def _recorded(staying: Sequence[Any], prepare: Prepare) -> _Record:
     """Prepare; what is written meanwhile the next run sees, as the state is that of before."""
     state = _state(staying)
-    form = _form(staying) if state else []
+    form = [] if state is None else _form(staying)
     held = tuple(value.untyped_storage() for value in staying) if state else ()
     return _Record(tuple(staying), held, state, form, tuple(prepare(staying)))
