@@ -305,6 +305,28 @@ def test_files_that_others_are_writing_are_left_until_they_are_forgotten(tmp_pat
     assert not forgotten.exists()
 
 
+def test_what_cannot_be_removed_leaves_its_room_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = Cache(tmp_path)
+    keys = [f"{i:02x}" * 32 for i in range(4)]
+    for at, key in enumerate(keys):
+        cache.put(key, bytes(1000))
+        os.utime(cache.place(key), (at, at))
+    (tmp_path / "00" / "ab").mkdir()  # of that name, but no entry
+    unlink = os.unlink
+
+    def refusing(path: str) -> None:
+        if path == str(cache.place(keys[0])):
+            raise PermissionError
+        unlink(path)
+
+    monkeypatch.setattr(os, "unlink", refusing)
+    trim(tmp_path, 3 * (1000 + SUM_BYTES))
+    assert [cache.place(key).exists() for key in keys] == [True, False, False, True]
+    assert (tmp_path / "00" / "ab").exists()
+
+
 def test_processes_may_remove_what_others_are_reading(tmp_path: Path) -> None:
     """Writers above the bound: every reader sees a whole entry or none, and nobody fails."""
     script = (

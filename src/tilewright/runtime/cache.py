@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from stat import S_ISREG
 
 from tilewright.base.errors import CacheWarning
 
@@ -95,8 +96,12 @@ def trim(folder: Path, most: int) -> None:
     for _, size, path in found:
         if held <= most * LEFT:
             return
-        with suppress(OSError):  # another process was faster
+        try:
             os.unlink(path)
+        except FileNotFoundError:
+            pass  # another process was faster
+        except OSError:
+            continue
         held -= size
 
 
@@ -108,7 +113,9 @@ def _entries(folder: Path) -> Iterator[tuple[float, int, str]]:
             continue  # of other entries
         for item in _listed(place):
             with suppress(OSError):
-                told = item.stat()
+                told = item.stat(follow_symlinks=False)
+                if not S_ISREG(told.st_mode):
+                    continue
                 if _ENTRY.fullmatch(item.name) or told.st_mtime < begun:
                     yield told.st_mtime, told.st_size, item.path
 
