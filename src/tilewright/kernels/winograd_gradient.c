@@ -87,15 +87,17 @@ void TANGENTS(const Extents *e, long o, long end, const T *y, const long *ys, T 
       }
 }
 
-/* One element as the definition says. */
+/* One element as the definition says; what is no number stays so, and a line is the last. */
 static T defined(const Extents *e, const T *x, const long *xs, const T *y, const long *ys) {
   T sum = 0;
   for (long n = 0; n < e->images; n++)
-    for (long h = 0; h < 2 * e->down; h++)
+    for (long h = 0; h < 2 * e->down; h++) {
       for (long w = 0; w < 2 * e->across; w++) {
         sum += x[n * xs[0] + h * xs[2] + w * xs[3]] * y[n * ys[0] + h * ys[2] + w * ys[3]];
         in_register(sum);
       }
+      if (sum != sum) return sum;
+    }
   return sum;
 }
 
