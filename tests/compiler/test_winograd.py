@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 import tilewright as tw
+from tilewright.compiler import winograd
 
 HOW = "Winograd's F(2x2, 3x3)"
 
@@ -40,7 +41,7 @@ def operands(
 @pytest.mark.parametrize("library", [False, True])
 @pytest.mark.parametrize("padding", [0, 1, 2])
 def test_the_image_its_gradient_and_that_of_the_kernels_are(padding: int, library: bool) -> None:
-    x, w = operands(2, 16, 24, 20, 24)
+    x, w = operands(2, 16, 24, 26, 24)
     forward, backward = ran(x, w, library=library, padding=padding)
     assert (forward.count(HOW), backward.count(HOW)) == (1, 2)
 
@@ -54,7 +55,7 @@ def test_so_are_images_whose_channels_lie_together() -> None:
 
 
 def test_a_gradient_of_many_kernels_and_few_channels_is_that_of_eager() -> None:
-    x, w = operands(1, 17, 70, 12, 12)
+    x, w = operands(2, 35, 70, 16, 16)
     _, backward = ran(x, w, library=False, padding=1)
     assert "gradient of kernels by " + HOW in backward
 
@@ -97,10 +98,10 @@ def test_infinities_are_those_of_eager() -> None:
 
 
 def test_infinities_in_gradients_of_kernels_are_those_of_eager() -> None:
-    x, w = operands(2, 16, 16, 20, 24)
+    x, w = operands(2, 16, 16, 26, 24)
     with torch.no_grad():
         x[0, 3, 7, 9], x[1, 2, 0, 0] = torch.inf, torch.nan
-    tangent = torch.randn(2, 16, 18, 22)
+    tangent = torch.randn(2, 16, 24, 22)
     tangent[1, 5, 4, 4] = -torch.inf
     compiled = tw.compile(F.conv2d, x, w)
     (found,) = torch.autograd.grad(compiled(x, w), w, tangent)
@@ -117,6 +118,35 @@ def test_what_would_hold_much_memory_transformed_is_left_to_plain_sums() -> None
     compiled = tw.compile(lambda x, w: F.conv2d(x, w, padding=1), x, w)
     compiled(x, w).sum().backward()
     assert "gradient of kernels by " + HOW not in compiled.explain()
+
+
+def test_what_kernels_take_transformed_is_bounded_unless_they_stay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(winograd, "MOST_TRANSFORMED", 16 * 18 * 22 - 1)
+    model, x = torch.nn.Conv2d(18, 22, 3, padding=1), torch.randn(2, 18, 20, 24)
+    for frozen in (False, True):
+        with torch.no_grad():
+            compiled = tw.compile(model, x, options=tw.Options(library=False, frozen=frozen))
+        assert (HOW in compiled.explain()) == frozen
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "size", "passes", "gradients"),
+    [
+        (64, 64, 4, 0, 0),
+        (128, 128, 4, 0, 1),
+        (512, 512, 4, 1, 2),
+        (16, 16, 8, 1, 1),
+        (64, 64, 8, 1, 2),
+    ],
+)
+def test_few_squares_are_where_channels_are_many(
+    inputs: int, outputs: int, size: int, passes: int, gradients: int
+) -> None:
+    x, w = operands(8, inputs, outputs, size, size)
+    forward, backward = ran(x, w, library=False, padding=1)
+    assert (forward.count(HOW), backward.count(HOW)) == (passes, gradients)
 
 
 def test_an_option_keeps_what_no_tap_reads_out_of_a_sum() -> None:

@@ -85,7 +85,7 @@ class PlaceConvolutions:
             return False
         ours = dtype in PRODUCT_DTYPES
         stays = "weight" in one.values and one.values["weight"].name in kept
-        fast = self.winograd and is_winograd(c, dtype)
+        fast = self.winograd and is_winograd(c, dtype, kept=stays)
         if fast and stays:
             return True  # what was measured transformed the kernels each time
         if not self.library:
@@ -105,7 +105,7 @@ class PlaceConvolutions:
         return self.choices.take(asked).choice == OWN
 
 
-RECIPE = 1
+RECIPE = 2
 """Grows when what was measured of convolutions no longer holds."""
 
 

@@ -34,24 +34,31 @@ from tilewright.kernels import (
     winograd_gradient_text,
     winograd_text,
 )
-from tilewright.program import View
+from tilewright.program import KEPT, View
 
 if TYPE_CHECKING:
     from tilewright.compiler.assemble import Assembly
 
 TAPS = 3
-FEWEST_SQUARES = 32
-"""Squares of four outputs from which reading transformed kernels pays, and transforming them."""
+FEWEST_SQUARES, FEWEST_OF_FEW = 32, 64
+"""Squares of four outputs from which reading transformed kernels pays; from which transforming them
+in each call does, where channels on either side are fewer than MANY_CHANNELS."""
+MANY_CHANNELS = 512
 MOST_CHANNELS = 1024
 """Channels of the image up to which that is so."""
 FEWEST_CHANNELS = 16
 """Channels on either side from which transforming squares pays."""
+FEWEST_SUMMED = 4096
+"""Elements of a plane of the transformed image from which the gradient of kernels pays."""
 MOST_TRANSFORMED = 1 << 24
-"""Elements that the gradient of kernels may hold transformed, of image, tangent and sums."""
+"""Elements that a call may hold transformed: kernels, or image, tangent and sums of a gradient."""
 
 
-def is_winograd(c: Convolution, dtype: DType) -> bool:
-    """Say whether a convolution, or one of its gradients, is best computed so."""
+def is_winograd(c: Convolution, dtype: DType, *, kept: bool) -> bool:
+    """Say whether a convolution, or one of its gradients, is best computed so.
+
+    kept: whether its kernels are transformed once for all runs.
+    """
     if c.n != 2 or dtype not in WINOGRAD_DTYPES:
         return False
     if c.groups != 1 or {*c.stride, *c.dilation} != {1} or c.shapes[1][2:] != (TAPS, TAPS):
@@ -60,20 +67,25 @@ def is_winograd(c: Convolution, dtype: DType) -> bool:
         x, _, y = c.shapes
         return _pays_gradient(x[0], y[1], x[1], y[2:])
     read, made = (c.shapes[0], c.shapes[2])[:: 1 if c.kind == "forward" else -1]
-    return _pays(made[0], made[1], read[1], made[2:])
+    return _pays(made[0], made[1], read[1], made[2:], kept=kept)
 
 
-def _pays(images: int, outputs: int, inputs: int, size: tuple[int, ...]) -> bool:
+def _pays(images: int, outputs: int, inputs: int, size: tuple[int, ...], *, kept: bool) -> bool:
     if any(type(n) is not int for n in (images, outputs, inputs, *size)):
         return False
-    few = min(outputs, inputs) < FEWEST_CHANNELS or images * prod(size) // 4 < FEWEST_SQUARES
-    return not few and inputs <= MOST_CHANNELS and all(n % 2 == 0 for n in size)
+    channels, squares = min(outputs, inputs), images * prod(size) // 4
+    fewest = FEWEST_SQUARES if kept or channels >= MANY_CHANNELS else FEWEST_OF_FEW
+    if channels < FEWEST_CHANNELS or squares < fewest or any(n % 2 for n in size):
+        return False
+    return inputs <= MOST_CHANNELS and (kept or 16 * inputs * outputs <= MOST_TRANSFORMED)
 
 
 def _pays_gradient(images: int, outputs: int, inputs: int, size: tuple[int, ...]) -> bool:
-    if not _pays(images, outputs, inputs, size):
+    if not _pays(images, outputs, inputs, size, kept=True):
         return False
     squares = images * prod(size) // 4
+    if squares * inputs < FEWEST_SUMMED:
+        return False
     return 16 * (squares * (inputs + outputs) + inputs * outputs) <= MOST_TRANSFORMED
 
 
@@ -135,7 +147,8 @@ def _place(
     sizes = fixed(h.extent), fixed(w.extent)
     count = fixed(images[0].extent) if images else 1
     x, k = operands
-    if len(images) > 1 or not _pays(count, fixed(o.extent), fixed(c.extent), sizes):
+    kept = assembly.before(k.view)[0].kind == KEPT
+    if len(images) > 1 or not _pays(count, fixed(o.extent), fixed(c.extent), sizes, kept=kept):
         return False
     start, taps = x.view.offset, k.view.offset
     steps = {loop.name: k.strides[loop.name] for loop in (o, c, i, j)}
