@@ -17,9 +17,6 @@ searching = importlib.import_module("tilewright.parallel.timetables.search")
 SYNCHRONOUS = [kind for kind in TIMETABLES if not kind.asynchronous]
 CAPPED = [kind for kind in TIMETABLES if kind.cap]
 
-MILLION_SUMS = 0.045
-"""Seconds of a core that nobody shares, for a million sums in Python."""
-
 
 def _planned(name: str, pp: int, layers: int, batch: int, **fix: object) -> ParallelPlan:
     spec = f"gpt:layers={layers},hidden=12288,heads=96,vocab=51200,positions=2048"
@@ -63,15 +60,6 @@ def test_an_odd_number_of_ranks_takes_two_rounds_to_begin_anew(pp: int, batch: i
     assert short == pytest.approx(whole, rel=2e-3)
 
 
-def _slowness() -> float:
-    """How many times as long as on a core of its own an interpreter takes here and now: where other
-    processes share a core's caches and clock, their part is not the plan's."""
-    start, total = time.process_time(), 0
-    for number in range(1_000_000):
-        total += number
-    return max(1.0, (time.process_time() - start) / MILLION_SUMS)
-
-
 @pytest.mark.parametrize("kind", SYNCHRONOUS, ids=lambda kind: kind.name)
 def test_a_trillion_parameters_on_3072_devices_are_priced_within_a_second(kind: Kind) -> None:
     fix = {
@@ -83,7 +71,7 @@ def test_a_trillion_parameters_on_3072_devices_are_priced_within_a_second(kind: 
             cached.cache_clear()
         start = time.process_time()
         found = make_plan("megatron-1t", "dgx-a100-80g x 3072", batch=3072, fix=fix).predicted
-        seconds = (time.process_time() - start) / _slowness()
+        seconds = time.process_time() - start
         if seconds < 1:
             break
     assert seconds < 1
