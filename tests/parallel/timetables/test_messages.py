@@ -24,7 +24,7 @@ NAMES = [kind.name for kind in TIMETABLES]
 @pytest.mark.parametrize(("p", "m"), [(2, 1), (2, 5), (4, 3), (4, 8), (6, 13)])
 def test_every_boundary_between_ranks_is_crossed_once_each_way(name: str, p: int, m: int) -> None:
     table = make_timetable(name, p, m)
-    rank_of = table.rank_of()
+    rank_of = table.rank_of
     crossings = sum(
         rank_of[stage, n] != rank_of[stage + 1, n]
         for stage in range(table.stages - 1)

@@ -136,7 +136,7 @@ class _Clock:
 
     def __init__(self, timetable: Timetable, times: Times) -> None:
         self.timetable, self.times = timetable, times
-        self.rules, self.rank_of = needs_of(timetable), timetable.rank_of()
+        self.rules, self.rank_of = needs_of(timetable), timetable.rank_of
         passes = (part for actions in timetable.ranks for action in actions for part in action)
         # One more, as a slice may wait for the next one.
         self.units = 2 + max((part.micro_batch for part in passes), default=0)

@@ -22,6 +22,7 @@ This module does not know how long anything takes, or what makes a timetable leg
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from tilewright.base.errors import OptionError
 
@@ -51,7 +52,7 @@ Action = tuple[Pass, ...]
 """What a rank does at one time: one pass, or an overlapped pair."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Timetable:
     """For each rank the actions that it runs, in order.
 
@@ -76,16 +77,24 @@ class Timetable:
 
     def stages_of(self, rank: int) -> tuple[int, ...]:
         """Return the stages whose weights a rank holds, from the first."""
-        return tuple(sorted({part.stage for action in self.ranks[rank] for part in action}))
+        return self._stages_of[rank]
 
-    @property
+    @cached_property
+    def _stages_of(self) -> tuple[tuple[int, ...], ...]:
+        return tuple(
+            tuple(sorted({part.stage for action in actions for part in action}))
+            for actions in self.ranks
+        )
+
+    @cached_property
     def placement(self) -> tuple[int, ...]:
         """The rank of each stage, for the first micro-batch where stages have replicas."""
-        ranks = self.rank_of()
+        ranks = self.rank_of
         return tuple(ranks[stage, 0] for stage in range(self.stages))
 
+    @cached_property
     def rank_of(self) -> dict[tuple[int, int], int]:
-        """Return which rank runs (stage, micro-batch) forward."""
+        """Which rank runs (stage, micro-batch) forward."""
         return {
             (part.stage, part.micro_batch): rank
             for rank, actions in enumerate(self.ranks)
