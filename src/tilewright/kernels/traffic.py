@@ -23,6 +23,7 @@ from tilewright.base.expr import Call, Const, Expr, Read, Sym, names, substitute
 from tilewright.base.sizes import Size
 from tilewright.kernels.body import contiguous, has_read, is_pointwise, static_shape
 from tilewright.kernels.contraction import (
+    LINE,
     TILE_VECTORS,
     Batch,
     Product,
@@ -37,9 +38,6 @@ from tilewright.kernels.emit import Emitted
 from tilewright.kernels.expression import bound_to
 from tilewright.kernels.loops import Buffer, Do, Fold, Item, Keep, Let, Loop, LoopNest, parts
 from tilewright.kernels.loops_text import parse
-
-LINE = 64
-"""Bytes that come into a cache together."""
 
 
 @dataclass(frozen=True, slots=True)

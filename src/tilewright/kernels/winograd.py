@@ -75,7 +75,7 @@ def emit_winograd_weights(one: Winograd) -> Emitted:
         f"extern void {name}_weights(long, long, long, long, const {c} *, const long *, {c} *);",
         "int KERNEL(char **p, long part, long end, long parts)",
         "{",
-        f"    static const long strides[] = {{{_listed(one.k)}}};",
+        f"    static const long strides[] = {{{listed(one.k)}}};",
         f"    {name}_weights({one.outputs} * part / parts, {one.outputs} * end / parts,",
         f"        {one.outputs}, {one.inputs}, (const {c} *)p[0], strides, ({c} *)p[1]);",
         "    return 0;",
@@ -103,9 +103,9 @@ def emit_winograd(one: Winograd) -> Emitted:
         "int KERNEL(char **p, long part, long end, long parts)",
         "{",
         "    static const Extents extents =",
-        f"        {{{_listed((one.images, one.outputs, one.inputs, *extents))}}};",
-        f"    static const long x[] = {{{_listed(one.x)}}}, k[] = {{{_listed(one.k)}}};",
-        f"    static const long y[] = {{{_listed(one.y)}}};",
+        f"        {{{listed((one.images, one.outputs, one.inputs, *extents))}}};",
+        f"    static const long x[] = {{{listed(one.x)}}}, k[] = {{{listed(one.k)}}};",
+        f"    static const long y[] = {{{listed(one.y)}}};",
         f"    const {c} *const image = (const {c} *)p[0], *const kernels = (const {c} *)p[2];",
         *(
             (
@@ -143,5 +143,6 @@ def _cut(one: Winograd) -> tuple[int, int]:
     return down, across
 
 
-def _listed(numbers: tuple[int, ...]) -> str:
+def listed(numbers: tuple[int, ...]) -> str:
+    """Return numbers as an initializer of C has them."""
     return ", ".join(map(str, numbers))

@@ -8,7 +8,6 @@
    out is transformed back.  What does not come out finite is summed again as the definition says. */
 
 #define LINE 32                                         /* squares beside each other, at a time */
-#define BETWEEN 16                                      /* planes, which else fall on the same sets */
 
 /* extents: images, outputs, inputs, squares down, squares across.  Strides in elements: of x and y
    n, channel, h, w; of k o, c, i, j. */

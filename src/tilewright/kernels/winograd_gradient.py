@@ -15,7 +15,7 @@ from pathlib import Path
 from tilewright.base.dtypes import DType
 from tilewright.kernels.contraction import SLICE, Product, contraction_text, emit_product
 from tilewright.kernels.emit import PARTS, Emitted, named
-from tilewright.kernels.winograd import Winograd
+from tilewright.kernels.winograd import Winograd, listed
 
 BETWEEN = 16  # elements between planes, which would else fall on the same sets of a cache
 PART = 16384  # transformed elements below which a part is not worth a thread's attention
@@ -67,7 +67,8 @@ class WinogradGradient:
 def winograd_gradient_text(dtype: DType) -> tuple[str, str]:
     """Return the name and the text of the C functions, which begin with the name."""
     defined = contraction_text(dtype, "static contract_unused")
-    text = "\n".join((defined, _TEXT.read_text(encoding="utf-8")))
+    between = f"#define BETWEEN {BETWEEN}"
+    text = "\n".join((defined, between, _TEXT.read_text(encoding="utf-8")))
     name = f"winograd_gradient_{dtype.name}_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     words = ("IMAGES", "TANGENTS", "KERNELS")
     return name, "\n".join((*(f"#define {word} {name}_{word.lower()}" for word in words), text))
@@ -149,9 +150,9 @@ def _kernel(
         f"extern void {name}_{end}(const Extents *, long, long, {parameters});",
         "int KERNEL(char **p, long part, long end, long parts)",
         "{",
-        f"    static const Extents extents = {{{_listed(extents)}}};",
+        f"    static const Extents extents = {{{listed(extents)}}};",
         *(
-            f"    static const long {word}[] = {{{_listed(strides)}}};"
+            f"    static const long {word}[] = {{{listed(strides)}}};"
             for word, strides in tables.items()
         ),
         f"    {name}_{end}(&extents, {many} * part / parts, {many} * end / parts, {given});",
@@ -161,7 +162,3 @@ def _kernel(
     parts = max(1, min(many, PARTS, moved // PART))
     reason = f"gradient of kernels by Winograd's F(2x2, 3x3), {shape}"
     return named(lines, parts, flops, moved * of.dtype.bytes, reason)
-
-
-def _listed(numbers: tuple[int, ...]) -> str:
-    return ", ".join(map(str, numbers))
