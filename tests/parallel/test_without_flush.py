@@ -87,3 +87,12 @@ def test_ampnet_runs_as_many_micro_batches_as_its_plan_says() -> None:
     one = priced(HEADLESS, ideal(4), 8, pp=4, dp=1, timetable="ampnet", chunks=1)
     four = priced(HEADLESS, ideal(4), 8, pp=4, dp=1, timetable="ampnet")
     assert one.step_seconds == pytest.approx(4 * four.step_seconds, rel=2e-3)
+
+
+@pytest.mark.parametrize(("pp", "chunks"), [(12, 9), (12, 5), (12, 12), (12, 15), (7, 4)])
+def test_fewer_micro_batches_than_ranks_set_the_pace_of_ampnet(pp: int, chunks: int) -> None:
+    """Each goes through all ranks and back before the next of its place enters."""
+    model = HEADLESS.replace("layers=8", f"layers={pp}")
+    found = priced(model, ideal(pp), 12, pp=pp, dp=1, timetable="ampnet", chunks=chunks)
+    one = priced(HEADLESS.replace("layers=8", "layers=1"), ideal(1), 12).step_seconds
+    assert found.step_seconds == pytest.approx(one * max(1.0, pp / chunks), rel=2e-3)

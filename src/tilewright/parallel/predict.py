@@ -52,6 +52,8 @@ from tilewright.parallel.timetables import (
 MOST_PASSES = 8_000
 # Of a pipeline that never flushes, the least that is simulated; the last half tells its pace.
 STEADY_ROUNDS = 4
+# Of a step, what sums of its parts may be off by: less is no waiting.
+ROUNDING = 1e-12
 
 
 @contextmanager
@@ -227,8 +229,14 @@ def _rest_seconds(plan: ParallelPlan, line: _Line, simulation: Simulation) -> fl
 
 def steady_micro_batches(plan: ParallelPlan, most_passes: int) -> int:
     """Return how many micro-batches of a pipeline that never flushes are simulated, in rounds."""
-    turn = _round(plan.pp)
+    turn = _steady_round(plan)
     return max(most_passes // (2 * plan.pp * turn), STEADY_ROUNDS) * turn
+
+
+def _steady_round(plan: ParallelPlan) -> int:
+    """Return the micro-batches after which a pipeline that never flushes begins anew: one for each
+    rank, or whole turns of those that may be under way, where they are fewer."""
+    return plan.pp - plan.pp % plan.chunks or plan.pp
 
 
 def _steady(
@@ -246,7 +254,8 @@ def _steady(
     both = zip(line.times.weight_grad, timetable.placement, strict=True)
     longer = tuple(seconds + later[rank] for seconds, rank in both)
     times = replace(line.times, weight_grad=longer)
-    last = simulated // _round(plan.pp) // 2 * _round(plan.pp)
+    turn = _steady_round(plan)
+    last = simulated // turn // 2 * turn
     fewer = simulate(_timetable(line, simulated - last), times)
     pace = (simulate(timetable, times).makespan - fewer.makespan) / last
     shown = simulate(_timetable(line, min(plan.micro_batches, simulated)), times)
@@ -381,12 +390,13 @@ def _breakdown(
     busiest = max(range(plan.pp), key=lambda rank: (work[rank].total, sum(once[rank])))
     parts, (data, optimizer) = work[busiest], once[busiest]
     pipeline = _sent(timetable, times, busiest) * whole
+    bubble = step - parts.total - pipeline - data - optimizer
     return Breakdown(
         compute=parts.total - parts.recompute - parts.tensor + parts.resent,
         recompute=parts.recompute - parts.resent,
         tensor=parts.tensor,
         pipeline=pipeline,
-        bubble=max(0.0, step - parts.total - pipeline - data - optimizer),
+        bubble=bubble if bubble > ROUNDING * step else 0.0,
         data=data,
         optimizer=optimizer,
     )
