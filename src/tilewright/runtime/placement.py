@@ -5,8 +5,11 @@ This module does not know when anything runs.
 """
 
 import array
+import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
 
 import torch
 
@@ -26,11 +29,77 @@ allocate: Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], Tensor] = (
 )
 
 
+LARGE = 1 << 20
+"""Bytes of an output from which its memory is used again: the C library gives much of what is freed
+back to the system, and each page that comes again costs a fault and is filled with zeros."""
+SPARE = 2
+"""Outputs whose memory is kept: a loop holds the last result until it has the next one."""
+
+
 def torch_dtype(buffer: Buffer) -> torch.dtype:
     """Return torch's element type for the buffer's."""
     dtype = getattr(torch, buffer.dtype.torch_name)
     assert isinstance(dtype, torch.dtype), f"torch has no dtype {buffer.dtype}"
     return dtype
+
+
+def maker(buffer: Buffer) -> Callable[[], Tensor]:
+    """Return what makes a tensor for an output: each time one in memory that nobody else has."""
+    form = buffer.shape, buffer.strides, torch_dtype(buffer)
+    return partial(allocate, *form) if buffer.bytes < LARGE else Reusing(*form)
+
+
+class _Lent(NamedTuple):
+    """Memory that was given out, and how it was then.  number: of the storage, in torch."""
+
+    storage: torch.UntypedStorage
+    number: int
+    address: int
+    bytes: int
+
+
+class Reusing:
+    """Makes tensors in the memory of earlier ones that nobody has any more; else in fresh memory.
+
+    Nobody has a storage whose one owner is this: no tensor, view, array or saved value of it is
+    left.  What was moved or resized meanwhile, as by `share_memory_`, is let go.
+    One thread at a time may call it.
+    """
+
+    def __init__(
+        self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype
+    ) -> None:
+        self._form = shape, strides
+        self._dtype = dtype
+        self._lent: list[_Lent] = []  # last given out first
+
+    def __call__(self) -> Tensor:
+        for place, lent in enumerate(self._lent):
+            if _is_free(lent):
+                del self._lent[place]
+                self._lent.insert(0, lent)
+                tensor = allocate((0,), (1,), self._dtype)
+                return tensor.set_(lent.storage, 0, *self._form)
+        tensor = allocate(*self._form, self._dtype)
+        storage = tensor.untyped_storage()
+        lent = _Lent(storage, storage._cdata, storage.data_ptr(), storage.nbytes())
+        self._lent = [lent, *self._lent[: SPARE - 1]]
+        return tensor
+
+
+def _is_free(lent: _Lent) -> bool:
+    """Say whether memory that was given out is held by nobody else, and lies as it did."""
+    return (
+        torch._C._storage_Use_Count(lent.number) == 1
+        and sys.getrefcount(lent.storage) == _ALONE
+        and lent.storage.data_ptr() == lent.address
+        and lent.storage.nbytes() == lent.bytes
+    )
+
+
+# What `sys.getrefcount` says in `_is_free` of a storage that nobody else has: versions of Python
+# differ in what they count.
+_ALONE = (lambda lent: sys.getrefcount(lent.storage))(_Lent(torch.UntypedStorage(0), 0, 0, 0))
 
 
 def place_constants(program: Program) -> tuple[Tensor, dict[str, int]]:

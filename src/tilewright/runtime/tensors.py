@@ -45,8 +45,8 @@ from tilewright.runtime.placement import (
     Lens,
     MovingLens,
     RememberedLens,
-    allocate,
     look,
+    maker,
     place,
     place_constants,
     restride,
@@ -122,9 +122,7 @@ class TensorContext:
                 self.call.team = ctypes.pointer(team)
             self._place_lasting()
             self.fresh = tuple(
-                (plan.numbers[b.name], b.shape, b.strides, torch_dtype(b))
-                for b in program.buffers
-                if b.kind == OUTPUT
+                (plan.numbers[b.name], maker(b)) for b in program.buffers if b.kind == OUTPUT
             )
             self.steps = bind_steps(
                 program.instructions, self.index, self._leaf, self._truth, self._dropping
@@ -180,8 +178,8 @@ class TensorContext:
         This is what a call of a small graph costs: each line of it counts.
         """
         match tuple(stretches(self.plan.program.instructions)), self.fresh:
-            case ((_, tuple(stretch)),), (fresh,):
-                at, shape, strides, dtype = fresh
+            case ((_, tuple(stretch)),), ((at, make),):
+                pass
             case _:
                 return None
         if self.results != ((at, None),) or self.taken != tuple(range(len(self.taken))):
@@ -196,7 +194,7 @@ class TensorContext:
             for tensor in inputs:
                 addresses[number] = tensor.data_ptr()
                 number += 1  # noqa: SIM113 (`enumerate` makes a tuple each time)
-            output = allocate(shape, strides, dtype)
+            output = make()
             addresses[at] = output.data_ptr()
             outcome = function(call)
             if outcome != NONE:
@@ -214,8 +212,8 @@ class TensorContext:
             where = [tensor.data_ptr() for tensor in inputs]
             if where != self.where:
                 self._move(where)
-            for number, shape, strides, dtype in self.fresh:
-                slots[number] = tensor = allocate(shape, strides, dtype)
+            for number, make in self.fresh:
+                slots[number] = tensor = make()
                 addresses[number] = tensor.data_ptr()
             if self.wide:
                 self.call.threads = self._threads()
