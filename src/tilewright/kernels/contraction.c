@@ -23,6 +23,7 @@
 #define FAR 512                 /* rows of a further apart fall on the same sets of the cache */
 #define SPREAD 128              /* so do the rows of b that a panel reads, which are more */
 #define LOOPS 16                /* of rows, columns or terms, at most */
+#define BETWEEN (64 / (long)sizeof(T))  /* rows of a that are copied: a line */
 
 /* Whether the vectors of a tile lie side by side in b: where they are shorter than a line of cache.
    Longer ones may lie in lines that are `apart`, as slices of a line's columns have them. */
@@ -227,7 +228,8 @@ void NAME(const long *down, const long *across, const long *along, long top, lon
   long length = 1;
   for (long k = 0; k < along[0]; k++) length *= along[3 * k + 1];
   deep = least(deep, DEPTH);
-  const long heap = ROWS * deep + LANES;        /* a packed tile of a, and what overwrites its end */
+  /* Rows of a that are copied do not fall on the same sets; a packed tile needs no more than they. */
+  const long kept = deep + BETWEEN, heap = ROWS * kept;
   const long group_tiles = least(least(most_tiles, then ? TAKEN : GROUP), PACKED_A / heap);
   const long columns = least(least(most_panels, COLUMNS / PANEL), PACKED_B / (PANEL * deep));
   const long panels = (right - left + PANEL - 1) / PANEL;
@@ -271,8 +273,11 @@ void NAME(const long *down, const long *across, const long *along, long top, lon
         const int far = __builtin_labs(jump) >= FAR;
         const int turned =
             !steady || !(equal || even(ai, count, next_a)) || (far && some > 2 * PANEL);
+        const int copied = turned && steady && step_a == 1;     /* rows as they lie, nearer */
+        for (long i = 0; copied && i < count; i++)
+          __builtin_memcpy(packed_a + i * kept, a + at[0] + ai[i], depth * sizeof(T));
         const long chunk = step_a == 1 ? deep : CHUNK;
-        for (long s = 0; turned && s < depth; s += chunk)
+        for (long s = 0; turned && !copied && s < depth; s += chunk)
           for (long q = group; q < end; q++) {
             const long i = top + rows * q / tiles - first;
             const long high = top + rows * (q + 1) / tiles - first - i;
@@ -291,12 +296,15 @@ void NAME(const long *down, const long *across, const long *along, long top, lon
           for (long q = group; q < end; q++) {
             const long i = top + rows * q / tiles - first;
             const long high = top + rows * (q + 1) / tiles - first - i;
-            const T *x = turned ? packed_a + (q - group) * heap : a + ai[i] + at[0];
+            const T *x = copied   ? packed_a + i * kept
+                         : turned ? packed_a + (q - group) * heap
+                                  : a + ai[i] + at[0];
+            const long row_a = copied ? kept : turned ? 1 : next_a;
             T *sums = block + (then ? (i * ABREAST + j / PANEL % ABREAST) * PANEL : 0);
             const Tile own = {sums, ABREAST * PANEL, LANES};
             const Tile there = whole && c ? (Tile){c + ci[i] + cj[j], next_c, next} : own;
-            any_tile(high, width / LANES, depth, x, turned ? 1 : next_a, turned ? high : step_a, y,
-                     step, apart, there, taken ? own : there, whole ? factor : 1, whole && t);
+            any_tile(high, width / LANES, depth, x, row_a, turned && !copied ? high : step_a, y, step,
+                     apart, there, taken ? own : there, whole ? factor : 1, whole && t);
             if (!whole)
               for (long r = 0; r < high; r++)
                 for (long s = 0; s < have; s++) {
