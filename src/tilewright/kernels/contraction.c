@@ -185,27 +185,27 @@ static void pack(long depth, long n, const T *x, const int *xt, const int *xj, T
     }
     return;
   }
-  for (long t = 0; t < depth;) {
+  /* Columns by the vector, so that a line of x is read to its end while the first cache has it: the
+     lines of columns that are a page apart share eight places. */
+  for (long j = 0; j < n; j += LANES)
+    for (long t = 0; t < depth;) {
+      const long have = least(n - j, LANES);
 #ifdef TURNED
-    const Lanes low = LOW, high = HIGH;
-    if (t + LANES <= depth && even(xt + t, LANES, 1)) { /* squares, turned in registers */
-      for (long j = 0; j < n; j += LANES) {
+      const Lanes low = LOW, high = HIGH;
+      if (t + LANES <= depth && even(xt + t, LANES, 1)) { /* a square, turned in registers */
         V r[LANES], s[LANES];
         unrolled for (int i = 0; i < LANES; i++)
-          r[i] = j + i < n ? *(const V *)(x + xt[t] + xj[j + i]) : (V){};
+          r[i] = i < have ? *(const V *)(x + xt[t] + xj[j + i]) : (V){};
         SHUFFLE(s, r) SHUFFLE(r, s) SHUFFLE(s, r)
         if (LANES == 16) SHUFFLE(r, s)
         unrolled for (int i = 0; i < LANES; i++) *(V *)(p + (t + i) * step + j) = TURNED[i];
+        t += LANES;
+        continue;
       }
-      t += LANES;
-      continue;
-    }
 #endif
-    for (const long stop = least(depth, t + 16); t < stop; t++) {
-      const T *row = x + xt[t];
-      for (long j = 0; j < n; j++) p[t * step + j] = row[xj[j]];
+      for (const long stop = least(depth, t + 16); t < stop; t++)
+        for (long i = j; i < j + have; i++) p[t * step + i] = x[xt[t] + xj[i]];
     }
-  }
 }
 
 /* Takes the sums of rows from top to bottom and columns from left to right, a row every `step`. */
