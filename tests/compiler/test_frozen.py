@@ -267,6 +267,29 @@ def test_weights_of_a_loop_are_packed_once_for_all_calls() -> None:
         torch.testing.assert_close(compiled(x)[0], model(x)[0])
 
 
+@pytest.mark.parametrize(
+    ("rows", "columns", "packed"), [(256, 512, True), (16, 512, False), (256, 64, False)]
+)
+@pytest.mark.parametrize("batch", [(), (3,)])
+def test_weights_with_rows_far_apart_are_packed_once_where_many_rows_meet_them(
+    batch: tuple[int, ...], rows: int, columns: int, packed: bool
+) -> None:
+    weight = nn.Parameter(torch.randn(*batch, 192, columns))
+
+    def times(x: Tensor) -> Tensor:
+        return x @ weight
+
+    x = torch.randn(*batch, rows, 192)
+    with torch.no_grad():
+        compiled = tw.compile(times, x, options=FROZEN)
+        for _ in range(2):
+            expected = x.double() @ weight.double()
+            torch.testing.assert_close(compiled(x).double(), expected, rtol=1e-4, atol=1e-4)
+            weight.mul_(2)
+    assert bool(compiled.program.prepare) == packed
+    assert ("packed once" in compiled.explain()) == packed
+
+
 @pytest.mark.parametrize("channels", [24, 400])
 def test_kernels_that_stay_are_transformed_once(channels: int) -> None:
     model = nn.Conv2d(channels, 16, 3, padding=1, bias=False)

@@ -29,6 +29,7 @@ from tilewright.kernels import (
     LOOPS,
     PRODUCT_DTYPES,
     SPAN,
+    SPREAD,
     Emitted,
     Product,
     Role,
@@ -240,6 +241,12 @@ def _is_packed(found: Contraction, right: View) -> bool:
     return b is not None and b.strides[-1] != 1
 
 
+def _is_spread(found: Contraction, right: View) -> bool:
+    """Say whether rows of the right operand lie so far apart that runs of many rows pack it."""
+    b = arranged(right, found.right.index, (*((loop,) for loop in found.batch), found.k, found.n))
+    return b is not None and _volume(found.m) >= 2 * FEW and abs(b.strides[-2]) >= SPREAD
+
+
 def _is_better_sliced(found: Contraction) -> bool:
     """Say whether a copy of the right operand, made once for all steps of a loop as tiles read it,
     is worth its memory: with many rows, packing is a small part of each step."""
@@ -256,7 +263,7 @@ def _is_kept(found: Contraction, dtype: DType, views: tuple[View, View, View]) -
         return row_major(view, index, loops)
 
     as_product(found, dtype, *views, row_major, copy)
-    return bool(copied) and _is_packed(found, views[1])
+    return bool(copied) and (_is_packed(found, views[1]) or _is_spread(found, views[1]))
 
 
 def kernel_of(node: Node) -> Emitted | None:

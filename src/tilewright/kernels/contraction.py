@@ -23,6 +23,7 @@ DTYPES = (F32, F64)
 SLICE = 32  # columns of a block come in multiples of it: of a tile's width on any machine
 LINE = 64  # bytes of b that one step over the terms finds together: tiles read whole lines in turn
 SPAN = 2**31  # elements that a tensor has less than, from the first to the last
+SPREAD = 128  # as in contraction.c: elements between rows of b that many tiles read, to be packed
 TALL = 56  # rows of a block, at least: what is packed of b serves four tiles
 BLOCK_FLOPS, MOST_BLOCKS = 128_000_000, 64  # a large product is cut into more blocks
 EVEN = 4  # threads that share blocks evenly, if they can
