@@ -63,7 +63,10 @@ def winograd_text(dtype: DType) -> tuple[str, str]:
     defined = contraction_text(dtype, "static contract_unused")
     text = "\n".join((defined, _TEXT.read_text(encoding="utf-8")))
     name = f"winograd_{dtype.name}_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-    return name, f"#define WEIGHTS {name}_weights\n#define SQUARES_OF {name}\n{text}"
+    return (
+        name,
+        f"#define TRANSFORMS\n#define WEIGHTS {name}_weights\n#define SQUARES_OF {name}\n{text}",
+    )
 
 
 def emit_winograd_weights(one: Winograd) -> Emitted:

@@ -71,7 +71,8 @@ def winograd_gradient_text(dtype: DType) -> tuple[str, str]:
     text = "\n".join((defined, between, _TEXT.read_text(encoding="utf-8")))
     name = f"winograd_gradient_{dtype.name}_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     words = ("IMAGES", "TANGENTS", "KERNELS")
-    return name, "\n".join((*(f"#define {word} {name}_{word.lower()}" for word in words), text))
+    given = ("#define TRANSFORMS", *(f"#define {word} {name}_{word.lower()}" for word in words))
+    return name, "\n".join((*given, text))
 
 
 def emit_transformed_image(one: WinogradGradient) -> Emitted:
