@@ -39,6 +39,30 @@ BODIES: dict[str, tuple[Any, ...]] = {
         {"y": "f32[2, 3, 5, 4]: y[b<2, h<3, s<5, d<4] = x[b, s, h * 4 + d]"},
     ),
     "flip": ({"x": "f32[9]"}, {"y": "f32[9]: y[i<9] = x[8 - i]"}),
+    # Sums of few in another order than they lie in, which GCC 12.2 gets wrong (its bug 110381).
+    **{
+        f"turned{n}": (
+            {"x": f"f32[200, {n}]"},
+            {"y": f"f32[]: y[] += x[i, {n - 1} - j] for i<200, j<{n}"},
+        )
+        for n in (2, 3, 8, 16, 17, 32, 33)
+    },
+    "turnedrows": (
+        {"x": "f32[5, 40, 4]"},
+        {"y": "f32[5]: y[m<5] += x[m, i, 3 - j] for i<40, j<4"},
+    ),
+    "turnedwindow": (
+        {"x": "f32[100, 3, 3]"},
+        {"y": "f32[]: y[] += x[i, 2 - j, 2 - k] for i<100, j<3, k<3"},
+    ),
+    "turnedround": (
+        {"x": "f32[100, 5]"},
+        {"y": "f32[]: y[] += x[i, (j + 1) % 5] for i<100, j<5"},
+    ),
+    "turnedpairs": (
+        {"x": "f32[100, 8]"},
+        {"y": "f32[]: y[] += x[i, (7 - j) // 2 * 2 + j % 2] for i<100, j<8"},
+    ),
     "slice": ({"x": "f32[20]"}, {"y": "f32[6]: y[i<6] = x[3 * i + 2]"}),
     "zerodim": ({"x": "f32[]"}, {"y": "f32[]: y[] = x[] * 2"}),
     "ones": ({"x": "f32[1, 1]"}, {"y": "f32[1]: y[i<1] = exp(x[i, i])"}),

@@ -30,7 +30,7 @@ from tilewright.kernels.loops import (
 )
 from tilewright.kernels.statement import Statement
 from tilewright.kernels.sums import Held, declare, halve, result_of, take
-from tilewright.kernels.text import ATOM, PRODUCT, SUM, Scope, Term, c_type
+from tilewright.kernels.text import ATOM, ONE_BY_ONE, PRODUCT, SUM, Scope, Term, c_type
 
 
 def print_nest(printer: Printer, nest: LoopNest, targets: Mapping[str, Memory], root: Scope) -> int:
@@ -93,8 +93,8 @@ class _Walk:
                 inner = self.opened(scope, item)
                 self.items(item.items, inner)
                 head = self.head(item, scope)
-                if item.kind == "lanes":
-                    scope.add("#pragma GCC ivdep")
+                if pragma := self.pragma(item):
+                    scope.add(pragma)
                 scope.attach(inner, head)
             case Do(_, _, "", _):
                 statement = self.nest.statement(item)
@@ -115,6 +115,20 @@ class _Walk:
                 scope.add(f"{c} {name}[{length}];")
             case Keep():
                 self.keep(item, scope)
+
+    def pragma(self, loop: Loop) -> str:
+        """Return what the compiler is told of a loop: its turns do not meet, or all meet in one
+        sum."""
+        if loop.kind == "lanes":
+            return "#pragma GCC ivdep"
+        every = (item for item in walk(self.nest.items) if isinstance(item, Loop))
+        moving = {loop.name, *(one.name for one in every if one.kind == "lanes")}
+        chained = any(
+            self.nest.statement(item).formula.op == "+=" and moving.isdisjoint(names(item.slot))
+            for item in walk(loop.items)
+            if isinstance(item, Do) and item.into
+        )
+        return ONE_BY_ONE if chained else ""
 
     def fold(self, fold: Fold, scope: Scope) -> None:
         """Make the result of accumulators: a variable, stored if it is an output."""

@@ -23,7 +23,7 @@ from tilewright.kernels.body import (
 from tilewright.kernels.conversion import convert, stored
 from tilewright.kernels.expression import OUT_OF_MEMORY, Memory, Printer
 from tilewright.kernels.reduce import BEST, accumulator, combined, identity, wins
-from tilewright.kernels.text import Scope, Term, c_type, unsigned
+from tilewright.kernels.text import ONE_BY_ONE, Scope, Term, c_type, unsigned
 
 
 def print_naive(printer: Printer, root: Scope, *, sliced: bool) -> None:
@@ -76,8 +76,11 @@ def _nest(scope: Scope, loops: list[tuple[str, int]]) -> list[tuple[Scope, Scope
     return opened
 
 
-def _close(opened: list[tuple[Scope, Scope, str]]) -> None:
+def _close(opened: list[tuple[Scope, Scope, str]], *, chained: bool = False) -> None:
+    """Attach loops.  chained: they add to one variable."""
     for outer, inner, head in reversed(opened):
+        if chained:
+            outer.add(ONE_BY_ONE)
         outer.attach(inner, head)
 
 
@@ -169,7 +172,7 @@ def _gather(printer: Printer, name: str, formula: Formula, scope: Scope, *, slic
     nest = _nest(inner, rest)
     deepest = nest[-1][1] if nest else inner
     _take(printer, formula, cell, deepest)
-    _close(nest)
+    _close(nest, chained=formula.op == "+=")
     kept = Term("mark", I64) if formula.op in BEST else Term("sum", dtype)
     target = printer.offset(Read(name, formula.index), printer.memory[name], inner)
     made = stored(kept, formula.type.dtype, printer.used)
