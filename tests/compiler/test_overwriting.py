@@ -1,6 +1,7 @@
 """A kernel may write a result over what it reads, if it does not read that again; and no buffer is
 taken for another of its name."""
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -110,3 +111,71 @@ def test_a_copy_made_dense_is_not_taken_for_a_later_value_of_its_name() -> None:
     ours = build(graph, Options(verify=True)).run([a, b])
     torch.testing.assert_close(ours[0], a[:, ::2] @ b)
     torch.testing.assert_close(ours[1], a.exp() @ a.exp().T)
+
+
+def _trained(
+    make: Callable[[], torch.nn.Module], loss: Callable[..., Tensor], *copied: str
+) -> None:
+    """Hold five steps to eager's in float64; all updates but `copied` are written in place."""
+    torch.manual_seed(3)
+    ours, theirs = make().double(), make().double()
+    theirs.load_state_dict(ours.state_dict())
+    batch = torch.randn(6, 8, dtype=torch.float64)
+    mine, its = (torch.optim.AdamW(m.parameters(), lr=0.1) for m in (ours, theirs))
+    step = tw.train_step(ours, loss, mine, batch, batch.clone(), options=Options(verify=True))
+    for k in range(5):
+        found = step(batch + k, batch)
+        its.zero_grad()
+        wanted = loss(theirs(batch + k), batch)
+        wanted.backward()
+        its.step()
+        torch.testing.assert_close(found, wanted.detach(), rtol=1e-11, atol=1e-11)
+    for p, q in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-9, atol=1e-9)
+    found = re.findall(r"(\S+) is written at the end", str(step.explain()))
+    assert sorted(found) == sorted(copied)
+
+
+class _Read(torch.nn.Module):
+    """Its loss reads parameters otherwise than their updates do, and after these can be known."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(rows, 8))
+        self.shift = torch.nn.Parameter(torch.randn(8, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores = (x @ self.weight.T).exp().sum() * 1e-3 + self.weight.T.flip(0).sum()
+        return x * self.shift[:, 0, 0] + scores + (self.weight * 2).sum()
+
+
+def test_a_large_parameter_is_updated_in_place_whatever_else_reads_it() -> None:
+    small = ("shift", "exp_avg_shift", "exp_avg_sq_shift")
+    _trained(lambda: _Read(200), torch.nn.functional.mse_loss, *small)
+
+
+def test_a_small_one_may_share_a_kernel_with_what_else_reads_it() -> None:
+    small = ("weight", "shift", "exp_avg_shift", "exp_avg_sq_shift")
+    _trained(lambda: _Read(3), torch.nn.functional.mse_loss, *small)
+
+
+def test_beside_a_sum_only_what_no_other_result_needs_is_updated_in_place() -> None:
+    def make() -> torch.nn.Module:
+        layers = (torch.nn.Linear(8, 40), torch.nn.LayerNorm(40), torch.nn.Linear(40, 8))
+        return torch.nn.Sequential(*layers)
+
+    small = ("module_0_bias", "module_1_weight", "module_1_bias", "module_2_bias")
+    copied = [f"{kind}_{name}" for kind in ("exp_avg", "exp_avg_sq") for name in small]
+    _trained(make, torch.nn.functional.mse_loss, *copied)
+
+
+def test_a_loss_that_is_linear_in_a_parameter_is_read_before_the_update() -> None:
+    class Weighted(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.linspace(-1, 1, 8).repeat(500))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return (self.weight * x.repeat_interleave(500, 1)[0].reshape(-1)).sum()
+
+    _trained(Weighted, lambda y, _: y)

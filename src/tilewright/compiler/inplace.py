@@ -6,11 +6,82 @@ w only at the element it is writing.  Everything else computes into memory of it
 This module does not know buffers.
 """
 
-from tilewright.base.expr import Read, Sym, reads
+import heapq
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
 from tilewright.graph.classify import classify_contraction
-from tilewright.graph.ir import FUSED, Formula, Graph, Node
-from tilewright.graph.views import view_of
+from tilewright.graph.ir import FUSED, Graph, Node
+from tilewright.graph.views import reads_own, view_of
 from tilewright.kernels import read_together
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBeforeUpdates:
+    """Let what reads an input that is updated stand before the node that makes its new value.
+
+    ::
+
+        %n = {y[i] = w[i] - g[i]}(%w, %g)        -->   %s = {y[] += w[i] * x[i]}(%w, %x)
+        %s = {y[] += w[i] * x[i]}(%w, %x)              %n = {y[i] = w[i] - g[i]}(%w, %g)
+        return %s  update %w = %n                      return %s  update %w = %n
+
+    A reader that waits for the new value itself stays behind it.
+    """
+
+    name: str = "read_before_updates"
+    needs: tuple[str, ...] = ()
+    ensures: tuple[str, ...] = ()
+
+    def __call__(self, graph: Graph) -> Graph:
+        seen_as = _seen_inputs(graph)
+        updated = {name: graph.outputs[position].name for name, position in graph.updates}
+        made_at = {value.name: at for at, node in enumerate(graph.nodes) for value in node.outputs}
+        after: list[set[int]] = [set() for _ in graph.nodes]
+        for at, node in enumerate(graph.nodes):
+            for value in node.inputs:
+                if value.name in made_at:
+                    after[made_at[value.name]].add(at)
+        moved = False
+        for reader, node in enumerate(graph.nodes):
+            for source in {seen_as.get(value.name, value.name) for value in node.inputs}:
+                maker = made_at.get(updated.get(source, ""), reader)
+                if maker < reader and not _leads(after, maker, reader):
+                    after[reader].add(maker)
+                    moved = True
+        return replace(graph, nodes=_ordered(graph.nodes, after)) if moved else graph
+
+
+def _leads(after: Sequence[Collection[int]], start: int, end: int) -> bool:
+    """Say whether one node is among those that come after another, of any distance."""
+    seen, stack = {start}, [start]
+    while stack:
+        for at in after[stack.pop()]:
+            if at == end:
+                return True
+            if at not in seen:
+                seen.add(at)
+                stack.append(at)
+    return False
+
+
+def _ordered(nodes: Sequence[Node], after: Sequence[Collection[int]]) -> tuple[Node, ...]:
+    """Return the nodes in an order that holds, each as early as that and the old order allow."""
+    waiting = [0] * len(nodes)
+    for follow in after:
+        for at in follow:
+            waiting[at] += 1
+    ready = [at for at, count in enumerate(waiting) if count == 0]
+    ordered: list[Node] = []
+    while ready:
+        first = heapq.heappop(ready)
+        ordered.append(nodes[first])
+        for at in after[first]:
+            waiting[at] -= 1
+            if waiting[at] == 0:
+                heapq.heappush(ready, at)
+    assert len(ordered) == len(nodes), "an order was asked for that is none"
+    return tuple(ordered)
 
 
 def updates_in_place(graph: Graph) -> dict[str, str]:
@@ -62,7 +133,7 @@ def pointwise_at(node: Node, source: str, result: str) -> bool:
         if node.formula is None:
             return False
         operands = _operand(node, source)
-        return _own_element(node.formula, operands) or _is_added_to(node, operands)
+        return reads_own(node.formula, operands) or _is_added_to(node, operands)
     body = node.graphs[0]
     inner = {
         own.name
@@ -71,7 +142,7 @@ def pointwise_at(node: Node, source: str, result: str) -> bool:
     }
     position = [value.name for value in node.outputs].index(result)
     own_name = body.outputs[position].name
-    if any(item.formula is None or item.formula.op != "=" for item in body.nodes):
+    if any(item.formula is None for item in body.nodes):
         return False
     shape = next(item.output.type.shape for item in body.nodes if item.output.name == own_name)
     # What is made of the source may be computed again where it is read, results too.
@@ -86,9 +157,13 @@ def pointwise_at(node: Node, source: str, result: str) -> bool:
         }
         if not names:
             continue
-        if item.output.type.shape != shape or not _own_element(formula, names):
+        if item.output.type.shape != shape or not reads_own(formula, names):
             return False
         touched.add(item.output.name)
+    outputs = {value.name for value in body.outputs}
+    if any(item.formula is not None and item.formula.op != "=" for item in body.nodes):
+        # Beside sums each result has loops of its own, which compute again what they need.
+        return touched & outputs <= {own_name}
     if _read_after(body, own_name, inner):
         return False
     return all(read_together(body, name, position) for name in inner)
@@ -130,18 +205,3 @@ def _is_added_to(node: Node, operands: set[str]) -> bool:
     if found is None or not found.is_matrix:
         return False
     return found.onto in operands and not operands & {found.left.tensor, found.right.tensor}
-
-
-def _own_element(formula: Formula, operands: set[str]) -> bool:
-    """Say whether these operands are read at the target's own index alone."""
-    if formula.op != "=" or not all(isinstance(entry, Sym) for entry in formula.index):
-        return not operands
-    if isinstance(formula.fill, Read) and formula.fill.tensor in operands:
-        return False
-    parts = [formula.value, *([] if formula.where is None else [formula.where])]
-    return all(
-        read.index == formula.index
-        for part in parts
-        for read in reads(part)
-        if read.tensor in operands
-    )

@@ -12,6 +12,7 @@ from tilewright.compiler.attention import streams
 from tilewright.compiler.built import Built, Reasons, Stopwatch
 from tilewright.compiler.choices import Choices, choices_for
 from tilewright.compiler.convolutions import PlaceConvolutions
+from tilewright.compiler.inplace import ReadBeforeUpdates
 from tilewright.compiler.library import served
 from tilewright.compiler.mask_gradients import ExpandBesideMasks
 from tilewright.compiler.masks import AddMasks
@@ -53,7 +54,8 @@ def passes(options: Options, choices: Choices) -> tuple[Pass, ...]:
     )
     fuse: tuple[Pass, ...] = (Fuse(), FuseEpilogues())
     fuse = tuple(map(Apart, fuse)) if options.frozen else fuse
-    return (*before, *fuse, DeadCode()) if options.fuse else before
+    after: tuple[Pass, ...] = (ReadBeforeUpdates(),)
+    return (*before, *fuse, DeadCode(), *after) if options.fuse else (*before, *after)
 
 
 def _kept(node: Node) -> bool:

@@ -9,7 +9,7 @@ is affine in the result's loops, the result is a view (an offset and a stride pe
 This module does not decide whether a view is worth a copy.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from tilewright.base import algebra
@@ -114,6 +114,21 @@ def is_pointwise(formula: Formula) -> bool:
 def is_reduction(formula: Formula) -> bool:
     """Say whether loops that the bare target does not name are combined into each element."""
     return formula.op != "=" and _has_bare_target(formula)
+
+
+def reads_own(formula: Formula, operands: Collection[str]) -> bool:
+    """Say whether these operands, of the target's shape, are read at its own index alone."""
+    if formula.op != "=" or not _has_bare_target(formula):
+        return not set(operands).intersection(formula.operands)
+    if isinstance(formula.fill, Read) and formula.fill.tensor in operands:
+        return False
+    parts = [formula.value, *([] if formula.where is None else [formula.where])]
+    found = [read for part in parts for read in reads(part) if read.tensor in operands]
+    return all(
+        entry == own or (entry == Const(0) and dim == 1)
+        for read in found
+        for entry, own, dim in zip(read.index, formula.index, formula.type.shape, strict=True)
+    )
 
 
 def reduced(formula: Formula) -> tuple[Loop, ...]:

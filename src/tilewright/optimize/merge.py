@@ -16,7 +16,7 @@ from tilewright.base.expr import Sym
 from tilewright.base.sizes import nominal
 from tilewright.graph.ir import Formula, Graph
 from tilewright.graph.total import Types, fixed
-from tilewright.graph.views import address_of, bytes_of, contiguous, is_pointwise
+from tilewright.graph.views import address_of, bytes_of, contiguous, is_pointwise, reads_own
 from tilewright.optimize.groups import Groups
 from tilewright.optimize.plan import bytes_read, show_bytes
 from tilewright.optimize.space import Space, join, space_of
@@ -86,6 +86,7 @@ class Merger:
             for operand in dict.fromkeys(operands):
                 self.users.setdefault(operand, []).append(at)
         self.results = {value.name for value in graph.outputs}
+        self.updated = {graph.outputs[at].name: name for name, at in graph.updates}
         self.group: dict[int, Group] = {}
         for name, formula in formulas.items():
             self.group[self.position[name]] = _single(name, formula, types)
@@ -207,6 +208,9 @@ class Merger:
         problem = self._too_large(formulas, touched)
         if problem:
             return problem
+        problem = self._overwrites(formulas)
+        if problem:
+            return problem
         if "alone" in (one.kind, other.kind):
             return "an index that is read says where it lands"
         kinds = {one.kind, other.kind} - {"pointwise"}
@@ -237,6 +241,22 @@ class Merger:
         outside = [name for name, _ in touched if name not in formulas]
         if len(outside) > self.limits.tensors:
             return f"more than {self.limits.tensors} tensors in one kernel"
+        return ""
+
+    def _overwrites(self, formulas: tuple[str, ...]) -> str:
+        """Say where a kernel could not write an update in place for what else it would compute.
+
+        Beside a sum each result has loops of its own, which read again what they are made of.
+        """
+        for made in formulas:
+            source = self.updated.get(made)
+            if source is None or bytes_of(self.types[source]) < self.limits.shared:
+                continue
+            for name in formulas:
+                formula = self.formulas[name]
+                own = formula.type.shape == self.types[made].shape and reads_own(formula, {source})
+                if formula.op != "=" or (source in formula.operands and not own):
+                    return f"{made} could not be written over {source}"
         return ""
 
     def _bad_shape(self, group: Group, one: Group, other: Group) -> str:
