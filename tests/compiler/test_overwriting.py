@@ -149,14 +149,11 @@ class _Read(torch.nn.Module):
         return x * self.shift[:, 0, 0] + scores + (self.weight * 2).sum()
 
 
-def test_a_large_parameter_is_updated_in_place_whatever_else_reads_it() -> None:
+@pytest.mark.parametrize("rows", [3, 200])
+def test_a_parameter_is_updated_in_place_whatever_else_reads_it(rows: int) -> None:
+    """But a small one that shares a kernel with a sum which others are made of."""
     small = ("shift", "exp_avg_shift", "exp_avg_sq_shift")
-    _trained(lambda: _Read(200), torch.nn.functional.mse_loss, *small)
-
-
-def test_a_small_one_may_share_a_kernel_with_what_else_reads_it() -> None:
-    small = ("weight", "shift", "exp_avg_shift", "exp_avg_sq_shift")
-    _trained(lambda: _Read(3), torch.nn.functional.mse_loss, *small)
+    _trained(lambda: _Read(rows), torch.nn.functional.mse_loss, *small)
 
 
 def test_beside_a_sum_only_what_no_other_result_needs_is_updated_in_place() -> None:
