@@ -176,3 +176,20 @@ def test_a_loss_that_is_linear_in_a_parameter_is_read_before_the_update() -> Non
             return (self.weight * x.repeat_interleave(500, 1)[0].reshape(-1)).sum()
 
     _trained(Weighted, lambda y, _: y)
+
+
+@pytest.mark.parametrize("rows", [40, 3000])
+def test_a_gradient_that_is_a_product_is_taken_from_the_old_value(rows: int) -> None:
+    torch.manual_seed(0)
+    ours, theirs = (torch.nn.Linear(24, 40, bias=False).double() for _ in range(2))
+    theirs.load_state_dict(ours.state_dict())
+    x, y = torch.randn(rows, 24).double(), torch.randn(rows, 40).double()
+    optimizer = torch.optim.SGD(ours.parameters(), lr=0.1)
+    step = tw.train_step(ours, torch.nn.functional.mse_loss, optimizer, x, y)
+    for _ in range(3):
+        step(x, y)
+        loss = torch.nn.functional.mse_loss(theirs(x), y)
+        (gradient,) = torch.autograd.grad(loss, theirs.parameters())
+        with torch.no_grad():
+            theirs.weight -= 0.1 * gradient
+    torch.testing.assert_close(ours.weight, theirs.weight, rtol=1e-12, atol=1e-13)

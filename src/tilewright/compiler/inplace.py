@@ -161,9 +161,10 @@ def pointwise_at(node: Node, source: str, result: str) -> bool:
             return False
         touched.add(item.output.name)
     outputs = {value.name for value in body.outputs}
-    if any(item.formula is not None and item.formula.op != "=" for item in body.nodes):
-        # Beside sums each result has loops of its own, which compute again what they need.
-        return touched & outputs <= {own_name}
+    if any(map(_sums, body.nodes)):
+        # Beside sums each result has loops of its own, which compute again what they need.  But a
+        # product may keep its sums so far where its result will be.
+        return touched & outputs <= {own_name} and not any(map(_is_product, body.nodes))
     if _read_after(body, own_name, inner):
         return False
     return all(read_together(body, name, position) for name in inner)
@@ -186,6 +187,17 @@ def _read_after(body: Graph, result: str, source: set[str]) -> bool:
                 reading.add(name)
         written = written or name == result
     return False
+
+
+def _sums(node: Node) -> bool:
+    return node.formula is not None and node.formula.op != "="
+
+
+def _is_product(node: Node) -> bool:
+    if node.formula is None:
+        return False
+    words = zip(node.formula.operands, node.inputs, strict=True)
+    return classify_contraction(node.formula, {word: v.type for word, v in words}) is not None
 
 
 def _operand(node: Node, source: str) -> set[str]:
