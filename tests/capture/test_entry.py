@@ -119,10 +119,35 @@ def _logs(x: torch.Tensor) -> torch.Tensor:
     return torch.relu(x)
 
 
-def test_what_is_logged_is_no_result(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_logged_is_no_result(
+    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
     captured = capture(_logs, torch.ones(3))
     assert [node.op for node in captured.graph.nodes] == ["relu"]
     assert not caplog.records
+    assert not capfd.readouterr().err, "nor does torch speak of it (2.11 would)"
+
+
+def _count(*given: Any, times: int = 1) -> int:
+    return len(given) * times
+
+
+@pytest.mark.parametrize(
+    "count",
+    [
+        lambda n: _count(*range(n)),
+        lambda n: _count(*range(n), times=2),
+        lambda n: _count(*range(n, 0, -2), 7),
+        lambda n: sum(_count(*range(k)) for k in range(n)),
+    ],
+)
+def test_a_range_unpacked_into_a_call_passes_its_numbers(count: Callable[[int], int]) -> None:
+    def shifted(x: torch.Tensor) -> torch.Tensor:
+        return x.permute(*range(x.dim())) + count(x.dim())
+
+    for dims in range(1, 5):
+        x = torch.zeros([2] * dims)
+        torch.testing.assert_close(call(capture(shifted, x), x), x + count(dims))
 
 
 def _on_meta() -> tuple[nn.Module, torch.Tensor]:

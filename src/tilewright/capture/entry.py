@@ -32,6 +32,14 @@ from tilewright.graph.ir import Graph
 
 _LEVELS = ("debug", "info", "warning", "warn", "error", "exception", "critical", "fatal", "log")
 
+_TOO_LOUD = (
+    # An impossible call, with torch's own stack before it raises; ours names the user's line.
+    "torch._subclasses.fake_tensor",
+    # Torch 2.11 cannot write down, for its own statistics, which methods of loggers it leaves out.
+    "torch._dynamo.metrics_context",
+)
+"""Loggers of torch's that say nothing to a user while it traces."""
+
 
 @dataclass(frozen=True, slots=True)
 class Captured:
@@ -165,10 +173,9 @@ def _run_dynamo(
     compiled = torch._dynamo.optimize(
         backend=catcher, nopython=True, dynamic=False, guard_filter_fn=wanted_guards
     )(entry)
-    # Torch logs an impossible call with its own stack before it raises; ours names the user's line.
-    log = logging.getLogger("torch._subclasses.fake_tensor")
-    level = log.level
-    log.setLevel(logging.CRITICAL)
+    levels = {log: log.level for log in map(logging.getLogger, _TOO_LOUD)}
+    for log in levels:
+        log.setLevel(logging.CRITICAL)
     try:
         with (
             torch._dynamo.config.patch(
@@ -194,7 +201,8 @@ def _run_dynamo(
             raise
         raise ours from reason
     finally:
-        log.setLevel(level)
+        for log, level in levels.items():
+            log.setLevel(level)
         reset_code(entry.__code__)
 
 

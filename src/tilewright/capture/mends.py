@@ -1,21 +1,26 @@
-"""What torch 2.11, the oldest that we support, gets wrong while it traces, mended.
+"""What torch gets wrong while it traces, mended.
 
 The idea: a mend stands in front of one function of torch's, in the whole process, and makes it say
-what newer versions say; with these there is nothing in front.
+what newer versions say, or Python itself; with versions that are right by themselves there is
+nothing in front.
 This module does not know what is traced.
 """
 
+import dis
+import functools
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 RIGHT = "2.13"
-"""The first version that is right by itself."""
+"""The first version that is right by itself, but for a range that is unpacked into a call."""
 
 
 def mend_torch() -> None:
     """Put the mends in place where they are needed."""
+    _unpack_ranges()
     if torch.__version__ >= RIGHT:
         return
     # Names of torch's own that a newer one need not have.
@@ -24,6 +29,28 @@ def mend_torch() -> None:
 
     _put_in_front(decompositions, "one_layer_lstm", _keep_rank_of_states)
     _put_in_front(AutogradFunctionApplyVariable, "rewire_bwd_graph_outputs", _refuse_one_for_two)
+
+
+def _unpack_ranges() -> None:
+    """Let `f(*range(n))` pass the numbers of the range.
+
+    Up to torch 2.13 at least, Dynamo passes its start, stop and step: `f(0, n, 1)`.
+    """
+    from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+    from torch._dynamo.variables.lists import RangeVariable, TupleVariable
+
+    def unpack(before: Callable[..., Any], tracer: Any, instruction: Any) -> Any:
+        keywords = sys.version_info >= (3, 14) or instruction.argval & 1
+        place = -2 if keywords else -1  # keywords lie above
+        if isinstance(given := tracer.stack[place], RangeVariable):
+            tracer.stack[place] = TupleVariable(given.unpack_var_sequence(tracer))
+        return before(tracer, instruction)
+
+    classes: list[Any] = [InstructionTranslatorBase]
+    for tracing in classes:
+        classes += tracing.__subclasses__()
+        table, opcode = tracing.dispatch_table, dis.opmap["CALL_FUNCTION_EX"]
+        table[opcode] = functools.partial(unpack, table[opcode])
 
 
 def _put_in_front(owner: Any, name: str, mend: Callable[..., Any]) -> None:
