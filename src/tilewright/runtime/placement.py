@@ -46,7 +46,12 @@ def torch_dtype(buffer: Buffer) -> torch.dtype:
 def maker(buffer: Buffer) -> Callable[[], Tensor]:
     """Return what makes a tensor for an output: each time one in memory that nobody else has."""
     form = buffer.shape, buffer.strides, torch_dtype(buffer)
-    return partial(allocate, *form) if buffer.bytes < LARGE else Reusing(*form)
+    reusable = buffer.bytes >= LARGE and hasattr(torch._C, _USERS)
+    return Reusing(*form) if reusable else partial(allocate, *form)
+
+
+_USERS = "_storage_Use_Count"
+"""How many own a storage: torch's own, no public name; as read here in 2.11 to 2.13."""
 
 
 class _Lent(NamedTuple):
