@@ -14,7 +14,7 @@ from tests.standalone import run_standalone
 from torch import nn
 
 import tilewright as tw
-from tilewright.base.errors import FallbackWarning, OptionError
+from tilewright.base.errors import FallbackWarning, IndexRangeError, OptionError
 from tilewright.compiler.compiled import Compiled
 from tilewright.models import convnet, gpt, lstm, mlp, moe
 from tilewright.program import parted, steps
@@ -288,6 +288,93 @@ def test_weights_with_rows_far_apart_are_packed_once_where_many_rows_meet_them(
             weight.mul_(2)
     assert bool(compiled.program.prepare) == packed
     assert ("packed once" in compiled.explain()) == packed
+
+
+class Embedded(nn.Module):
+    """A recurrent layer over rows of a table, which its first product can be made of once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.tokens = nn.Embedding(20, 16)
+        self.layer = nn.GRU(16, 12)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        states: Tensor = self.layer(self.tokens(ids))[0]
+        return states
+
+
+def test_the_product_of_a_table_is_computed_once_for_all_calls() -> None:
+    model, ids = Embedded().eval(), torch.randint(20, (9, 3))
+    compiled = _frozen(model, ids)
+    first, main = parted(compiled.program)
+    assert {item.role.source for item in first.inputs} >= {"tokens.weight", "layer.weight_ih_l0"}
+    assert not {item.role.source for item in main.inputs} & {"tokens.weight", "layer.weight_ih_l0"}
+    for change in (model.tokens.weight, model.layer.weight_ih_l0, None):
+        for _ in range(3):
+            ids = torch.randint(20, (9, 3))
+            with torch.no_grad():
+                found, expected = compiled(ids), copy.deepcopy(model).double()(ids)
+            torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-5)
+        if change is not None:
+            with torch.no_grad():
+                change.mul_(-2)
+
+
+@pytest.mark.parametrize("wrong", [20, -1])
+def test_an_index_beyond_a_table_whose_product_is_kept_is_an_error(wrong: int) -> None:
+    model, ids = Embedded().eval(), torch.randint(20, (9, 3))
+    compiled = _frozen(model, ids)
+    ids[4, 1] = wrong
+    with torch.no_grad(), pytest.raises(IndexRangeError):
+        compiled(ids)
+
+
+class Rows(nn.Module):
+    """Something of rows of a table and a weight."""
+
+    def __init__(self, of: Callable[["Rows", Tensor], Tensor]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.tokens = nn.Embedding(20, 16, padding_idx=3)
+        self.weight = nn.Parameter(torch.randn(12, 16))
+        self.of = of
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.of(self, ids)
+
+
+def _repeated(model: Rows, ids: Tensor) -> Tensor:
+    rows = model.tokens(ids[:, 0])[:, None, :].expand(9, 3, 16)
+    return torch.einsum("bsk,jk->bj", rows, model.weight)
+
+
+TABLES: dict[str, tuple[Callable[[Rows, Tensor], Tensor], bool]] = {
+    "rows times a weight": (lambda m, ids: m.tokens(ids) @ m.weight.T, True),
+    "indices from the end": (lambda m, ids: m.tokens.weight[ids - 10] @ m.weight.T, True),
+    "the table itself": (lambda m, ids: m.tokens(ids) @ m.tokens.weight.T, True),
+    "each row several times": (_repeated, False),
+    "sums of rows": (lambda m, ids: torch.einsum("bsk,jk->bj", m.tokens(ids), m.weight), False),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", TABLES)
+def test_products_of_rows_are_those_of_eager_whatever_is_kept(
+    name: str, dtype: torch.dtype
+) -> None:
+    of, kept = TABLES[name]
+    model, ids = Rows(of).eval().to(dtype), torch.randint(20, (9, 3))
+    ids[2, 1] = 3  # the row of padding
+    compiled = _frozen(model, ids)
+    if dtype == torch.float32:
+        sources = {item.role.source for item in parted(compiled.program)[1].inputs}
+        assert kept == ("tokens.weight" not in sources)
+    with torch.no_grad():
+        for given in (ids, ids.flip(0)):
+            found, expected = compiled(given), copy.deepcopy(model).double()(given)
+            limit = 1e-5 if dtype == torch.float32 else 1e-2
+            torch.testing.assert_close(found.double(), expected, rtol=limit, atol=limit * 4)
 
 
 @pytest.mark.parametrize("channels", [24, 400])

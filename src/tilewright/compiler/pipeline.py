@@ -30,6 +30,7 @@ from tilewright.optimize import (
     Fuse,
     FuseEpilogues,
     SplitReductions,
+    TabulateProducts,
     simplifications,
 )
 from tilewright.program import Program
@@ -43,11 +44,13 @@ def passes(options: Options, choices: Choices) -> tuple[Pass, ...]:
     masks: tuple[Pass, ...] = (AddMasks(), ExpandBesideMasks())
     orders: tuple[Pass, ...] = () if options.library else (CountPlaces(), SplitRunningSums())
     size = options.chunk_mib << 20
+    tables: tuple[Pass, ...] = (TabulateProducts(),) if options.frozen else ()
     chunks: tuple[Pass, ...] = (ChunkRows(size, size // 4),) if size else ()
     before = (
         *masks,
         *orders,
         *simple,
+        *tables,
         *chunks,
         PlaceConvolutions(options.library, options.winograd, options.frozen, choices),
         SplitReductions(),

@@ -17,6 +17,7 @@ from tilewright.optimize.roll import RollLoops
 from tilewright.optimize.split_reductions import SplitReductions
 from tilewright.optimize.staying import Apart, prepared, staying
 from tilewright.optimize.subexpressions import CommonSubexpressions
+from tilewright.optimize.tables import TabulateProducts
 from tilewright.optimize.views import SimplifyViews
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "RollLoops",
     "SimplifyViews",
     "SplitReductions",
+    "TabulateProducts",
     "parted",
     "plan_fusion",
     "prepared",

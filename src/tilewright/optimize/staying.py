@@ -1,12 +1,13 @@
 """What depends on inputs that stay alone: values that one computation serves for many runs.
 
 The idea: loop-invariant code, where the loop is the calls.  A value is worth keeping if it comes
-from parameters or buffers and is no larger than they are; what only fills memory, as an expansion
-does, is computed where it is read.
+from parameters or buffers and is no larger than they are, or little larger and dear, as sums are;
+what only fills memory, as an expansion does, is computed where it is read.
 
 This module does not know how values are kept.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from math import prod
 from typing import Any
@@ -16,6 +17,10 @@ from tilewright.graph.build import draws
 from tilewright.graph.ir import Graph, Node, TensorType
 from tilewright.graph.passes import Pass
 from tilewright.graph.total import fixed
+from tilewright.graph.views import is_reduction
+
+SUMS = 4
+"""How many times as large as its sources a value may be that holds sums, and is kept."""
 
 
 def staying(graph: Graph) -> frozenset[str]:
@@ -34,7 +39,7 @@ def prepared(graph: Graph) -> frozenset[str]:
         for value in graph.inputs
         if value.name in stay and not _varies(value)
     }
-    size = {value.name: _elements(value.type) for value in graph.inputs if value.name in sources}
+    kept = {value.name: value.type for value in graph.inputs if value.name in sources}
     made_by: dict[str, Node] = {}
     worth: list[str] = []
     for node in graph.nodes:
@@ -43,12 +48,25 @@ def prepared(graph: Graph) -> frozenset[str]:
         if _varies(node):
             continue
         found = frozenset[str]().union(*(sources[value.name] for value in node.inputs))
-        large = sum(size[name] for name in found)
+        types = [type_ for name, type_ in kept.items() if name in found]
         for value in node.outputs:
             sources[value.name], made_by[value.name] = found, node
-        if found and all(_elements(value.type) <= large for value in node.outputs):
+        sums = any(_sums(each) for each in (node, *(n for body in node.graphs for n in body.nodes)))
+        if found and all(is_worth_keeping(v.type, types, sums=sums) for v in node.outputs):
             worth += [value.name for value in node.outputs]
     return _with_makers(worth, made_by)
+
+
+def is_worth_keeping(type_: TensorType, sources: Sequence[TensorType], *, sums: bool) -> bool:
+    """Say whether a value that is made of inputs that stay is small enough to keep.
+
+    sums: whether it holds sums, which are dear: then it may be SUMS times as large as they are.
+    """
+    return _elements(type_) <= (SUMS if sums else 1) * sum(map(_elements, sources))
+
+
+def _sums(node: Node) -> bool:
+    return node.formula is not None and is_reduction(node.formula)
 
 
 def _with_makers(names: list[str], made_by: dict[str, Node]) -> frozenset[str]:
