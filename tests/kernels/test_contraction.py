@@ -27,6 +27,7 @@ from tilewright.runtime.toolchain import Toolchain, build, find_toolchain
 CANARY = 1e30
 LINES = (4, 8, 16, 24)  # columns of slices: a line of cache in each type, and others
 NARROW = (1, 3, 17)  # columns of one vector and, on most machines, of more
+WIDE = (3, 4, 5, 7, 8, 11, 14, 16, 20, 33)  # columns two apart: vectors of one run and of more
 MACHINES = few([NATIVE, "x86-64-v3", "x86-64"], NATIVE)  # 64, 32 and 16 bytes to a vector
 
 
@@ -56,6 +57,8 @@ def products() -> list[Product]:
         made.append(product((2,), 20, columns, 300, dtype=dtype))
         made += [sliced(made[-1], wide) for wide in LINES if columns % wide == 0]
     made += [product((), rows, columns, 257) for rows in (7, 1) for columns in NARROW]
+    made += [windows(wide, taps) for wide in WIDE for taps in (1, 2, 3)]
+    made += [windows(wide, 3, turned=True) for wide in (4, 9)] + [windows(9, 3, dtype=F64)]
     made += [looped(source) for _ in range(60)]
     return made
 
@@ -99,6 +102,14 @@ def sliced(one: Product, wide: int) -> Product:
     ((extent, *_),), ((terms, step, _),) = one.columns, one.terms
     columns = (extent // wide, wide * terms, wide), (wide, 1, 1)
     return replace(one, columns=columns, terms=((terms, step, wide),))
+
+
+def windows(wide: int, taps: int, *, turned: bool = False, dtype: DType = F32) -> Product:
+    """Let columns be squares of an image that are two apart; turned: the last rows first."""
+    width, height, square = 2 * wide - 2 + taps, 8 + taps, taps * taps
+    down = (5, -2 * width if turned else 2 * width, wide)
+    terms = (3, square, width * height), (taps, taps, width), (taps, 1, 1)
+    return Product(dtype, (), ((13, 3 * square, 5 * wide),), (down, (wide, 2, 1)), terms)
 
 
 def looped(source: random.Random) -> Product:

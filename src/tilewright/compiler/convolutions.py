@@ -105,7 +105,7 @@ class PlaceConvolutions:
         return self.choices.take(asked).choice == OWN
 
 
-RECIPE = 2
+RECIPE = 3
 """Grows when what was measured of convolutions no longer holds."""
 
 

@@ -160,6 +160,53 @@ typedef int Lanes __attribute__((vector_size(VECTOR)));
     to[2 * i] = __builtin_shuffle(from[i], from[i + LANES / 2], low);       \
     to[2 * i + 1] = __builtin_shuffle(from[i], from[i + LANES / 2], high);  \
   }
+/* Every other element of two vectors, the first or the second of each pair; OTHERS: where the second
+   vector begins at the last of the first.  Halves of a vector are mended after. */
+#if VECTOR == 64
+#define EVENS {0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30}
+#define OTHERS {0, 2, 4, 6, 8, 10, 12, 14, 17, 19, 21, 23, 25, 27, 29, 31}
+#define MENDED {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}
+#else
+#define EVENS {0, 2, 8, 10, 4, 6, 12, 14}
+#define OTHERS {0, 2, 9, 11, 4, 6, 13, 15}
+#define MENDED {0, 1, 4, 5, 2, 3, 6, 7}
+#endif
+#define EACH_OTHER(low, high, which) __builtin_shuffle(__builtin_shuffle(low, high, which), mended)
+
+/* p[t * step + j] = x[xt[t] + xj[j]] for j < LANES where these columns lie two apart, in one run or
+   in two of which the second lies behind, as in images whose windows are two apart.  Returns whether
+   they do.  Nothing is read but what lies between the first column and the last. */
+static int pack_others(long depth, const T *x, const int *xt, const int *xj, T *restrict p,
+                       long step) {
+  const Lanes evens = EVENS, odds = evens + 1, others = OTHERS, mended = MENDED;
+  const int first = xj[0], second = xj[LANES - 1] - 2 * (int)(LANES - 1);
+  Lanes in_first;
+  int fits = second >= first;
+  for (int j = 0; j < LANES; j++) {
+    in_first[j] = -(xj[j] == first + 2 * j);
+    fits &= in_first[j] | (xj[j] == second + 2 * j);
+  }
+  if (!fits) return 0;
+#define LOADED(from) (*(const V *)(from))
+#define OTHER(from) EACH_OTHER(LOADED(from), LOADED((from) + LANES - 1), others)
+  if (first == second) {
+    x += first;
+    for (long t = 0; t < depth; t++) {
+      const T *from = x + xt[t];
+      if (t + 1 < depth && xt[t + 1] == xt[t] + 1) {    /* what lies between are the next term's */
+        const V low = LOADED(from), high = LOADED(from + LANES);
+        *(V *)(p + t * step) = EACH_OTHER(low, high, evens);
+        *(V *)(p + ++t * step) = EACH_OTHER(low, high, odds);
+      } else
+        *(V *)(p + t * step) = OTHER(from);
+    }
+  } else
+    for (long t = 0; t < depth; t++) {
+      const V one = OTHER(x + xt[t] + first), two = OTHER(x + xt[t] + second);
+      *(V *)(p + t * step) = (V)(((Lanes)one & in_first) | ((Lanes)two & ~in_first));
+    }
+  return 1;
+}
 #endif
 
 /* p[t * step + j] = x[xt[t] + xj[j]] for j < n; what lies from there to the next multiple of LANES
@@ -187,7 +234,10 @@ static void pack(long depth, long n, const T *x, const int *xt, const int *xj, T
   }
   /* Columns by the vector, so that a line of x is read to its end while the first cache has it: the
      lines of columns that are a page apart share eight places. */
-  for (long j = 0; j < n; j += LANES)
+  for (long j = 0; j < n; j += LANES) {
+#ifdef TURNED
+    if (n - j >= LANES && pack_others(depth, x, xt, xj + j, p + j, step)) continue;
+#endif
     for (long t = 0; t < depth;) {
       const long have = least(n - j, LANES);
 #ifdef TURNED
@@ -206,6 +256,7 @@ static void pack(long depth, long n, const T *x, const int *xt, const int *xj, T
       for (const long stop = least(depth, t + 16); t < stop; t++)
         for (long i = j; i < j + have; i++) p[t * step + i] = x[xt[t] + xj[i]];
     }
+  }
 }
 
 /* Takes the sums of rows from top to bottom and columns from left to right, a row every `step`. */
