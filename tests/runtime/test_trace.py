@@ -54,7 +54,8 @@ def test_threads_are_added_up_and_those_that_wait_are_seen() -> None:
     assert trace.threads == 2
     assert slow.work >= 3 * SLOW * 1e-9  # three parts: one for one thread, two for the other
     assert slow.work > slow.seconds >= 2 * SLOW * 1e-9
-    assert quick.waited >= 0.9 * SLOW * 1e-9  # the first thread waits for the second
+    # Who has one comes late, or waits for who has two.
+    assert slow.waited + quick.waited >= 0.9 * SLOW * 1e-9
 
 
 @pytest.mark.parametrize("called", [False, True])

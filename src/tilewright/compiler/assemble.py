@@ -28,7 +28,6 @@ from tilewright.compiler.inplace import updates_in_place
 from tilewright.compiler.library import Call, reason_of, serve
 from tilewright.compiler.options import Options
 from tilewright.compiler.report import Decision
-from tilewright.compiler.sources import Begin, Sources
 from tilewright.compiler.strided import is_contiguous
 from tilewright.compiler.varying import sizes_of
 from tilewright.compiler.winograd import place_winograd
@@ -60,6 +59,7 @@ from tilewright.program import (
     Buffer,
     Input,
     Instruction,
+    KernelSource,
     Launch,
     LibraryCall,
     Program,
@@ -85,20 +85,16 @@ class Assembled:
 
 
 def assemble(
-    graph: Graph,
-    options: Options,
-    choices: Choices,
-    lying: Mapping[str, View] | None = None,
-    begin: Begin | None = None,
+    graph: Graph, options: Options, choices: Choices, lying: Mapping[str, View] | None = None
 ) -> Assembled:
     """Turn an optimized graph into a Program.
 
     Results come in the order of the graph's outputs, without those that are updates: these are
     written into their inputs.  choices: what was measured.  lying: how inputs lie that are not
-    contiguous; such a one is given as flat memory.  begin: is told of each kernel once it is
-    written.  Raises LibraryCallError under `Options(library=False)`.
+    contiguous; such a one is given as flat memory.  Raises LibraryCallError under
+    `Options(library=False)`.
     """
-    assembly = Assembly(graph, options, choices, Sources(begin))
+    assembly = Assembly(graph, options, choices)
     for value in graph.inputs:
         view = (lying or {}).get(value.name)
         assembly.places[value.name] = assembly.input(value, view)
@@ -122,13 +118,13 @@ class Assembly:
     prepared (the values `early`), and the inputs that stay.  kind: of the buffers of its values.
     """
 
-    def __init__(self, graph: Graph, options: Options, choices: Choices, kernels: Sources):
+    def __init__(self, graph: Graph, options: Options, choices: Choices) -> None:
         self.graph = graph
         self.options = options
         self.choices = choices
         self.places: dict[str, View] = {}
         self.buffers: dict[str, Buffer] = {}
-        self.kernels = kernels
+        self.kernels: dict[str, KernelSource] = {}
         self.emitted: dict[str, Emitted] = {}
         self.steps: list[control.Step] = []
         self.decisions: list[Decision] = []
@@ -152,8 +148,9 @@ class Assembly:
         self.lasting, self.early = staying(self.graph), prepared(self.graph)
 
     def _beside(self, graph: Graph) -> "Assembly":
-        made = Assembly(graph, self.options, self.choices, self.kernels)
-        made.buffers, made.decisions, made.emitted = self.buffers, self.decisions, self.emitted
+        made = Assembly(graph, self.options, self.choices)
+        made.buffers, made.kernels, made.decisions = self.buffers, self.kernels, self.decisions
+        made.emitted = self.emitted
         made.named, made.kind = self.named, self.kind
         return made
 
@@ -241,7 +238,8 @@ class Assembly:
         origin: Origin,
     ) -> None:
         """Add the launch of a kernel, and the function (its name and text) that it calls."""
-        self.kernels.add(*function)
+        name, text = function
+        self.kernels.setdefault(name, KernelSource(name, text))
         self.kernel(made)
         self.steps.append(Launch(made.name, inputs, outputs, made.parts, origin, made.flops))
 
@@ -306,7 +304,7 @@ class Assembly:
 
     def kernel(self, made: Emitted) -> None:
         """Add a kernel to the Program, if it does not have it."""
-        self.kernels.add(made.name, made.text)
+        self.kernels.setdefault(made.name, KernelSource(made.name, made.text))
         self.emitted.setdefault(made.name, made)
 
     def _sizes(self) -> View:
@@ -452,7 +450,7 @@ class Assembly:
         program = Program(
             self.graph.name,
             tuple(self.buffers.values()),
-            tuple(self.kernels),
+            tuple(self.kernels.values()),
             self.block(),
             tuple(Input(value.name, self.graph.role(value.name)) for value in self.graph.inputs),
             outputs,
@@ -472,7 +470,9 @@ class Assembly:
             program = replace(program, buffers=stacks, sizes=self.sizes)
             return Assembled(program, tuple(self.decisions), plan, self.emitted)
         offsets = dict(plan.offsets)
-        placed = tuple(replace(b, offset=offsets.get(b.name, 0)) for b in program.buffers)
+        placed = tuple(
+            replace(buffer, offset=offsets.get(buffer.name, 0)) for buffer in program.buffers
+        )
         program = replace(program, buffers=placed, arena_bytes=plan.bytes)
         return Assembled(program, tuple(self.decisions), plan, self.emitted)
 

@@ -1,6 +1,5 @@
 """A Program to numbers: compile its kernels, hold its memory, run it, differentiate through it."""
 
-from tilewright.runtime.ahead import Ahead
 from tilewright.runtime.executable import Executable, load
 from tilewright.runtime.standalone import Observed, observe, write_standalone
 from tilewright.runtime.target import NATIVE, TARGETS, check_target
@@ -11,7 +10,6 @@ from tilewright.runtime.trace import Timed, Trace
 __all__ = [
     "NATIVE",
     "TARGETS",
-    "Ahead",
     "Executable",
     "Observed",
     "Timed",

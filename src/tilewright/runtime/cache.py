@@ -12,7 +12,6 @@ import hashlib
 import os
 import re
 import tempfile
-import threading
 import time
 import warnings
 from collections.abc import Iterator
@@ -46,7 +45,6 @@ class Cache:
         self._unlooked = 0
         self._kept: dict[str, bytes] = {}
         self._writable = True
-        self._alone = threading.Lock()  # several compilations may end at once
 
     def place(self, key: str) -> Path:
         """Return the file that holds the entry of that key."""
@@ -69,10 +67,6 @@ class Cache:
 
     def put(self, key: str, entry: bytes) -> None:
         """Keep the entry, in the folder if it can be written."""
-        with self._alone:
-            self._keep(key, entry)
-
-    def _keep(self, key: str, entry: bytes) -> None:
         if self._writable:
             try:
                 _write(self.place(key), _sum(entry) + entry)
@@ -82,7 +76,7 @@ class Cache:
                     f"the kernel cache {self.folder} cannot be written ({error.strerror}): kernels "
                     "are compiled again by each process; set TILEWRIGHT_CACHE to a folder of yours",
                     CacheWarning,
-                    stacklevel=3,
+                    stacklevel=2,
                 )
         if not self._writable:
             self._kept[key] = entry

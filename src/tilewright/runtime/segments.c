@@ -1,4 +1,8 @@
-/* Runs launches and loops over launches: on the calling thread, or on a team with barriers between. */
+/* Runs launches and loops over launches: on the calling thread, or on a team.
+
+   Each thread of a team has its own of a launch's parts, so that data stay near, takes them half of
+   what is left at a time, and then what the others have not begun.  Nobody waits for a thread, only
+   for parts that are under way: one that the system has put aside holds up no more than it holds. */
 
 /* Computes the parts from `part` to before `end`, of `parts`. */
 typedef int Kernel(char **p, long part, long end, long parts);
@@ -14,7 +18,7 @@ typedef struct {
   int (*size)(void), (*rank)(void);
 } Team;
 /* clock: 0, or for each of `threads` two numbers for each step, to which the nanoseconds are added
-   that it worked there, and that it waited for the others before. */
+   that it worked there, and that it waited before: for the others, or to be woken. */
 typedef struct {
   char **buffers;
   const Team *team;
@@ -22,6 +26,9 @@ typedef struct {
   const long *index;
   long *clock;
 } Call;
+/* What is left of a thread's own parts of the launch that was last begun of: that launch's number,
+   the first, the end; one word, so that whoever takes some replaces it. */
+typedef struct { _Alignas(64) unsigned long long word; } Rest;
 /* All that the threads of one run share; it lives on the caller's stack, so runs may overlap. */
 typedef struct {
   const Step *steps;
@@ -30,16 +37,19 @@ typedef struct {
   const long *moves;
   long depth, outer;
   const Team *team;
-  long *clock;
+  long *clock, start;                           /* start: of the run, by the clock */
+  Rest *rests;                                  /* of each thread */
   long failure;                                 /* 256 * step + code of the first that failed */
-  _Alignas(64) int arrived;
-  _Alignas(64) int generation;                  /* also what sleepers sleep on */
+  _Alignas(64) long done;                       /* parts, of all launches */
   int sleepers;
 } Run;
 
 #define NONE (-1L)
 /* Waking a thread takes as long as many a launch, so that only who waits for long goes to sleep. */
 #define SPIN_NANOSECONDS 200000
+/* A launch is cut into as many slots as it has parts, but not more than fit so many bits. */
+#define SLOT_BITS 12
+#define MOST_SLOTS ((1L << SLOT_BITS) - 1)
 
 #ifdef __linux__
 extern long syscall(long number, ...);
@@ -67,6 +77,10 @@ static void pause_a_little(void) {
 #endif
 }
 
+static int are_done(Run *run, long parts) {
+  return __atomic_load_n(&run->done, __ATOMIC_SEQ_CST) >= parts;
+}
+
 static void sleep_while(int *word, int value) {
 #ifdef FUTEX
   syscall(FUTEX, word, 128, value, (void *)0);  /* FUTEX_WAIT_PRIVATE */
@@ -84,29 +98,46 @@ static void wake_all(int *word) {
 #endif
 }
 
-static int passed(Run *run, int generation) {
-  return __atomic_load_n(&run->generation, __ATOMIC_SEQ_CST) != generation;
-}
-
-/* Wait until all `size` threads are here: spin a while, since most waits are short, then sleep. */
-static void meet(Run *run, int size) {
-  int generation = __atomic_load_n(&run->generation, __ATOMIC_SEQ_CST);
-  if (__atomic_add_fetch(&run->arrived, 1, __ATOMIC_SEQ_CST) == size) {
-    __atomic_store_n(&run->arrived, 0, __ATOMIC_SEQ_CST);
-    __atomic_store_n(&run->generation, generation + 1, __ATOMIC_SEQ_CST);
-    if (__atomic_load_n(&run->sleepers, __ATOMIC_SEQ_CST)) wake_all(&run->generation);
-    return;
-  }
+/* Wait until so many parts are done: spin a while, since most waits are short, then sleep. */
+static void wait_for(Run *run, long parts) {
+  if (are_done(run, parts)) return;
   long start = now();
   do {
     for (int i = 0; i < 16; i++) {
-      if (passed(run, generation)) return;
+      if (are_done(run, parts)) return;
       pause_a_little();
     }
   } while (now() - start < SPIN_NANOSECONDS);
   __atomic_add_fetch(&run->sleepers, 1, __ATOMIC_SEQ_CST);
-  while (!passed(run, generation)) sleep_while(&run->generation, generation);
+  for (long done; (done = __atomic_load_n(&run->done, __ATOMIC_SEQ_CST)) < parts;)
+    sleep_while((int *)&run->done, (int)done);  /* its low half: memory is little-endian */
   __atomic_sub_fetch(&run->sleepers, 1, __ATOMIC_SEQ_CST);
+}
+
+static void add_done(Run *run, long parts) {
+  __atomic_add_fetch(&run->done, parts, __ATOMIC_SEQ_CST);
+  if (__atomic_load_n(&run->sleepers, __ATOMIC_SEQ_CST)) wake_all((int *)&run->done);
+}
+
+/* Take half of what is left of a launch's slots in `rest`, of which `low` to `high` are the owner's:
+   the owner the first ones, others the last.  Return how many, from *first. */
+static long take_slots(Rest *rest, long launch, long low, long high, int own, long *first) {
+  unsigned long long before = __atomic_load_n(&rest->word, __ATOMIC_SEQ_CST), after;
+  long some;
+  do {
+    const long last = (long)(before >> 2 * SLOT_BITS);
+    if (last > launch) return 0;                /* all is begun, and who asks is late */
+    const long begin = last < launch ? low : (long)(before >> SLOT_BITS) & MOST_SLOTS;
+    const long end = last < launch ? high : (long)before & MOST_SLOTS;
+    if (begin == end) return 0;
+    some = (end - begin + 1) / 2;
+    *first = own ? begin : end - some;
+    after = (unsigned long long)launch << 2 * SLOT_BITS |
+            (unsigned long long)(own ? begin + some : begin) << SLOT_BITS |
+            (unsigned long long)(own ? end : end - some);
+  } while (!__atomic_compare_exchange_n(&rest->word, &before, after, 0, __ATOMIC_SEQ_CST,
+                                        __ATOMIC_SEQ_CST));
+  return some;
 }
 
 /* Keep the failure of the earliest step, whichever thread is first to fail. */
@@ -136,11 +167,36 @@ static void lap(long *sum, long *since) {
   *since = time;
 }
 
-/* One thread's share: of each launch the parts from rank/size to (rank+1)/size of them.  A launch
-   of one part is thread 0's.  After a failure the threads still meet, but do nothing more. */
+/* Compute parts of a launch, unless something has failed. */
+static void compute(Run *run, long i, char **p, long part, long end) {
+  if (__atomic_load_n(&run->failure, __ATOMIC_RELAXED) != NONE) return;
+  const int code = run->steps[i].kernel(p, part, end, run->steps[i].parts);
+  if (code) fail(run, i, code);
+}
+
+/* Compute of a launch first what is a thread's own, then what is left of the others'; return how
+   many parts that was. */
+static long take_part(Run *run, long i, char **p, long launch, long rank, long size) {
+  const long parts = run->steps[i].parts, slots = parts < MOST_SLOTS ? parts : MOST_SLOTS;
+  long computed = 0;
+  for (long k = 0; k < size; k++) {
+    const long owner = (rank + k) % size, low = slots * owner / size;
+    const long high = slots * (owner + 1) / size;
+    long first, some;
+    while (low < high && (some = take_slots(run->rests + owner, launch, low, high, k == 0, &first))) {
+      const long part = parts * first / slots, end = parts * (first + some) / slots;
+      compute(run, i, p, part, end);
+      computed += end - part;
+    }
+  }
+  return computed;
+}
+
+/* One thread's share of all launches.  A launch of one part is thread 0's.  After a failure the
+   threads go on, but compute nothing more. */
 static void share(Run *run, long rank, long size) {
-  long index[run->depth + 1];
-  long *clock = run->clock ? run->clock + 2 * rank * run->count : 0, since = clock ? now() : 0;
+  long index[run->depth + 1], launch = 0, before = 0;   /* launches, and parts before this one */
+  long *clock = run->clock ? run->clock + 2 * rank * run->count : 0, since = run->start;
   for (long loop = 0; loop < run->depth; loop++) index[loop] = 0;
   for (long i = 0; i < run->count; i++) {
     const Step *step = run->steps + i;
@@ -150,17 +206,22 @@ static void share(Run *run, long rank, long size) {
         i = step->pointers;                     /* behind the end, or the first of the loop again */
       continue;
     }
-    if (step->barrier && size > 1) meet(run, (int)size);
+    if (step->barrier && size > 1) wait_for(run, before);
     if (clock) lap(clock + 2 * i + 1, &since);
-    if (__atomic_load_n(&run->failure, __ATOMIC_RELAXED) != NONE) continue;
-    long parts = step->parts;
-    long part = parts == 1 ? rank : parts * rank / size;
-    long end = parts == 1 ? 1 : parts * (rank + 1) / size;
-    if (part >= end) continue;
+    before += step->parts;
+    launch++;
+    if (step->parts == 1 && rank > 0) continue;
     char *moved[step->pointers + 1];
     char **p = run->depth > run->outer ? move(run, step, index, moved) : run->pointers + step->first;
-    int code = step->kernel(p, part, end, parts);
-    if (code) fail(run, i, code);
+    if (size == 1)
+      compute(run, i, p, 0, step->parts);
+    else if (step->parts == 1) {
+      compute(run, i, p, 0, 1);
+      add_done(run, 1);
+    } else {
+      const long computed = take_part(run, i, p, launch, rank, size);
+      if (computed) add_done(run, computed);
+    }
     if (clock) lap(clock + 2 * i, &since);
   }
 }
@@ -179,9 +240,15 @@ long tilewright_run(const Step *steps, long count, const Place *places, long poi
     p[i] = call->buffers[places[i].buffer] + places[i].offset;
     for (long loop = 0; loop < outer; loop++) p[i] += moves[i * depth + loop] * call->index[loop];
   }
-  Run run = {steps, count, p, moves, depth, outer, call->team, call->clock, NONE, 0, 0, 0};
-  if (wide && call->threads > 1 && call->team)
-    call->team->parallel(work, &run, (unsigned)call->threads, 0);
+  const long threads = wide && call->team && call->threads > 1 ? call->threads : 1;
+  Rest rests[threads];
+  for (long i = 0; i < threads; i++) rests[i].word = 0;
+  const long start = call->clock ? now() : 0;
+  Run run = {.steps = steps, .count = count, .pointers = p, .moves = moves, .depth = depth,
+             .outer = outer, .team = call->team, .clock = call->clock, .start = start,
+             .rests = rests, .failure = NONE};
+  if (threads > 1)
+    call->team->parallel(work, &run, (unsigned)threads, 0);
   else
     share(&run, 0, 1);
   return run.failure;

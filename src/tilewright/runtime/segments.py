@@ -3,8 +3,10 @@
 The idea: segments, and loops over segments, are data (which kernel, which pointers, how many parts,
 whether all before must be complete first; where a loop begins and ends) that one C function,
 `segments.c`, goes through; so a stretch of a thousand launches compiles at once, and one entry runs
-all steps of a loop.  A barrier stands only where a launch touches memory that another one since the
-last barrier has written, or writes what it reads; and where an iteration begins, and a loop ends.
+all steps of a loop.  Threads take the parts of a launch as they come, so no part's result may
+depend on who else has which.  A barrier stands only where a launch touches memory that another one
+since the last barrier has written, or writes what it reads; and where an iteration begins, and a
+loop ends.
 This module does not know where buffers are when it runs: their addresses come with each call.
 """
 
@@ -23,7 +25,6 @@ from tilewright.program import (
     ZERO_DIVISION,
     Buffer,
     Instruction,
-    KernelSource,
     Launch,
     Loop,
     Program,
@@ -77,16 +78,11 @@ def build_segments(program: Program, toolchain: Toolchain | None) -> tuple[Nativ
     count = len(stretches_of(program))
     if not any(isinstance(step, Launch) for step in steps(program)):
         return (_nothing,) * count
-    texts = dict(map(unit, program.kernels))
+    texts = {f"kernel {kernel.name}": kernel.text for kernel in program.kernels}
     texts[TABLES] = tables(program)
     texts[RUNNER.name] = RUNNER.read_text(encoding="utf-8")
     library = build(toolchain or find_toolchain(), texts)
     return tuple(_function(library, i) for i in range(count))
-
-
-def unit(kernel: KernelSource) -> tuple[str, str]:
-    """Return what a kernel is called while it is compiled, and its text."""
-    return f"kernel {kernel.name}", kernel.text
 
 
 class Kernels:
@@ -96,7 +92,7 @@ class Kernels:
         self.names = [kernel.name for kernel in program.kernels]
         self._library: ctypes.CDLL | None = None
         if self.names:
-            texts = dict(map(unit, program.kernels))
+            texts = {f"kernel {kernel.name}": kernel.text for kernel in program.kernels}
             texts[TABLES] = _exports(self.names)
             texts[RUNNER.name] = RUNNER.read_text(encoding="utf-8")
             self._library = build(toolchain or find_toolchain(), texts)

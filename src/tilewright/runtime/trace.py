@@ -23,7 +23,7 @@ class Timed:
     """One launch or library call.  Seconds of a run, all iterations of the loops around together.
 
     seconds: of the thread that worked longest.  work: of all threads together.  waited: for other
-    threads, before it began, all threads together.
+    threads or to be woken, before it began, all threads together.
     """
 
     step: Launch | LibraryCall

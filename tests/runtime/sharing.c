@@ -1,0 +1,147 @@
+/* Runs random tables of launches on teams of threads, some of which come late or are put aside, and
+   checks that every part is computed once, and after all that it has to wait for.
+
+   Usage: sharing ROUNDS.  Returns 0 if all is as it should be; ThreadSanitizer tells what races. */
+
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* As in segments.c, which is compiled beside this. */
+typedef int Kernel(char **p, long part, long end, long parts);
+typedef struct { long buffer, offset; } Place;
+typedef struct { Kernel *kernel; long first, pointers, parts, barrier; } Step;
+typedef struct {
+  void (*parallel)(void (*work)(void *), void *argument, unsigned threads, unsigned flags);
+  int (*size)(void), (*rank)(void);
+} Team;
+typedef struct {
+  char **buffers;
+  const Team *team;
+  long threads;
+  const long *index;
+  long *clock;
+} Call;
+extern long tilewright_run(const Step *steps, long count, const Place *places, long pointers,
+                           long wide, const long *moves, long depth, long outer, const Call *call);
+#define NONE (-1L)
+
+#define MOST_THREADS 6
+#define MOST_STEPS 12
+#define FEW_PARTS 40
+#define MOST_PARTS 9000         /* segments.c takes several at a time where there are so many */
+#define LOOP 3
+#define FAILING 7
+
+static unsigned seed;
+static long draw(long below) { return rand_r(&seed) % below; }
+
+/* ---- a team, whose threads come when they come */
+
+static _Thread_local int my_rank;
+static int team_size;
+
+typedef struct { void (*work)(void *); void *argument; int rank; long late; } Member;
+
+static void *start_member(void *given) {
+  Member *member = given;
+  my_rank = member->rank;
+  if (member->late) usleep((unsigned)member->late);
+  member->work(member->argument);
+  return NULL;
+}
+
+static void parallel(void (*work)(void *), void *argument, unsigned threads, unsigned flags) {
+  pthread_t handles[MOST_THREADS];
+  Member members[MOST_THREADS];
+  (void)flags;
+  team_size = (int)(draw(8) ? threads : 1 + draw(threads));     /* OpenMP may give fewer */
+  for (int i = 0; i < team_size; i++) {
+    members[i] = (Member){work, argument, i, draw(3) ? 0 : draw(400)};
+    if (pthread_create(&handles[i], NULL, start_member, &members[i])) exit(2);
+  }
+  for (int i = 0; i < team_size; i++) pthread_join(handles[i], NULL);
+}
+
+static int size(void) { return team_size; }
+static int rank(void) { return my_rank; }
+
+/* ---- kernels: each part counts in memory of its own how often it was computed */
+
+typedef struct {
+  long slow;                                    /* microseconds, of some parts */
+  long fails;                                   /* the part that does, from 1 on */
+  const long *complete;                         /* what must be equal: counts of one launch before */
+  long counted;
+  int wrong;
+} Law;
+
+static int count(char **p, long part, long end, long parts) {
+  long *counts = (long *)p[0];
+  Law *law = (Law *)p[1];
+  for (long k = 0; k < law->counted; k++)
+    if (law->complete[k] != law->complete[0]) __atomic_store_n(&law->wrong, 1, __ATOMIC_RELAXED);
+  for (long k = part; k < end; k++) {
+    if (law->slow && parts <= FEW_PARTS && k % 7 == 3) usleep((unsigned)law->slow);
+    counts[k]++;
+  }
+  return part < law->fails && law->fails <= end ? FAILING : 0;
+}
+
+/* ---- one random table */
+
+static int check(void) {
+  static long counts[MOST_STEPS][MOST_PARTS];
+  static Law laws[MOST_STEPS];
+  static Step steps[2 * MOST_STEPS + 2];
+  Place places[2 * MOST_STEPS];
+  long moves[2 * MOST_STEPS] = {0};
+  const long launches = 1 + draw(MOST_STEPS), looped = draw(2), failing = draw(6) ? -1 : draw(launches);
+  memset(counts, 0, sizeof counts);
+  memset(laws, 0, sizeof laws);
+  long rows = 0;
+  if (looped) steps[rows++] = (Step){0, 0, 0, LOOP, 0};
+  for (long i = 0; i < launches; i++) {
+    const long parts = draw(3) ? 1 + draw(draw(40) ? FEW_PARTS : MOST_PARTS) : 1;
+    const long barrier = i == 0 ? looped : draw(2);
+    laws[i].slow = draw(6) ? 0 : 1 + draw(300);
+    laws[i].fails = i == failing ? 1 + draw(parts) : 0;
+    if (barrier && i > 0) {                     /* all parts of a launch before, as often computed */
+      const long other = draw(i);
+      laws[i].complete = counts[other];
+      laws[i].counted = steps[other + looped].parts;
+    }
+    steps[rows++] = (Step){count, 2 * i, 2, parts, barrier};
+    places[2 * i] = (Place){0, (long)((char *)counts[i] - (char *)counts)};
+    places[2 * i + 1] = (Place){1, (long)((char *)&laws[i] - (char *)laws)};
+  }
+  if (looped) steps[0].pointers = rows, steps[rows++] = (Step){0, 0, 0, -1, 0};
+  char *buffers[2] = {(char *)counts, (char *)laws};
+  const Team team = {parallel, size, rank};
+  const long index[1] = {0};
+  const Call call = {buffers, &team, 1 + draw(MOST_THREADS), index, 0};
+  const long found = tilewright_run(steps, rows, places, 2 * launches, 1, moves, looped, 0, &call);
+  int bad = 0;
+  for (long i = 0; i < launches; i++) {
+    bad |= laws[i].wrong;
+    for (long k = 0; k < MOST_PARTS; k++) {
+      const long wanted = k < steps[i + looped].parts ? looped ? LOOP : 1 : 0;
+      bad |= failing < 0 ? counts[i][k] != wanted : counts[i][k] > wanted;
+    }
+  }
+  return bad | (found != (failing < 0 ? NONE : 256 * (failing + looped) + FAILING));
+}
+
+int main(int number, char **words) {
+  const long rounds = number == 2 ? atol(words[1]) : 0;
+  for (long round = 0; round < rounds; round++) {
+    seed = (unsigned)round;
+    if (!check()) continue;
+    fprintf(stderr, "round %ld: a part is not computed once, or too early\n", round);
+    return 1;
+  }
+  return 0;
+}
