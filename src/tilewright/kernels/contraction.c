@@ -13,10 +13,10 @@
    first cache, and they need not go to memory themselves. */
 
 #define DEPTH 512               /* at most, as what follows; a product says what it takes */
-#define COLUMNS (24 * PANEL)    /* of b that are packed at a time */
-#define GROUP 16                /* tiles of rows of a that are packed at a time */
+#define COLUMNS (64 * PANEL)    /* of b that are packed at a time */
+#define GROUP 32                /* tiles of rows of a that are packed at a time */
+#define PASSING 8               /* panels that are, where one group is all that reads them */
 #define ABREAST 4               /* panels whose sums something that follows takes at a time */
-#define TAKEN 4                 /* tiles of rows, then */
 #define PACKED_B ((1 << 20) / (long)sizeof(T))
 #define PACKED_A ((1 << 18) / (long)sizeof(T))
 #define CHUNK 32                /* steps that tiles of a are packed for in turn if they share lines */
@@ -32,15 +32,27 @@
 /* Where a tile of c lies: how far it is from a row to the next, and from a vector to the next. */
 typedef struct { T *at; long row, vector; } Tile;
 
-/* One tile; rows and wide are known where it is called.  Vectors of b are `apart`.  If there is
-   `more` in c, it is added; the sums go to `to`.  Two terms a turn: with more, GCC moves sums
+/* What tiles below each other share: terms, strides of a (`below`: from a tile to the next), and b,
+   whose vectors are `apart`.  If there is `more` in c, it is added; the sums go to `to`. */
+typedef struct {
+  long depth, below, ai, at;
+  const T *b;
+  long bt, apart;
+  Tile c, to;
+  T scale;
+  int more;
+} Stack;
+
+/* One tile; rows and wide are known where it is called.  Two terms a turn: with more, GCC moves sums
    between registers. */
-inlined void tile(const int rows, const int wide, long depth, const T *a, long ai, long at,
-                  const T *b, long bt, long apart, Tile c, Tile to, T scale, int more) {
-  const long bj = BESIDE ? LANES : apart;
+inlined void tile(const int rows, const int wide, const Stack *stack, const T *a, T *c, T *to) {
+  const long ai = stack->ai, at = stack->at, bt = stack->bt, depth = stack->depth;
+  const long bj = BESIDE ? LANES : stack->apart;
+  const T *b = stack->b, scale = stack->scale;
+  Tile here = stack->c;
   V sum[ROWS][WIDE];
   unrolled for (int i = 0; i < rows; i++) unrolled for (int j = 0; j < wide; j++) {
-    __builtin_prefetch(c.at + i * c.row + j * c.vector, 1);
+    __builtin_prefetch(c + i * here.row + j * here.vector, 1);
     sum[i][j] = (V){};
   }
   for (long turns = depth / 2; turns > 0; turns--) unrolled for (int s = 0; s < 2; s++) {
@@ -59,31 +71,42 @@ inlined void tile(const int rows, const int wide, long depth, const T *a, long a
     const V left = a[i * ai] - (V){};
     unrolled for (int j = 0; j < wide; j++) sum[i][j] += left * *(const V *)(b + j * bj);
   }
-  unrolled for (int i = 0; i < rows; i++) unrolled for (int j = 0; j < wide; j++) {
-    if (more) sum[i][j] += *(const V *)(c.at + i * c.row + j * c.vector);
-    if (scale != 1) sum[i][j] *= scale;
-    *(V *)(to.at + i * to.row + j * to.vector) = sum[i][j];
-  }
+  if (stack->more) unrolled for (int i = 0; i < rows; i++) unrolled for (int j = 0; j < wide; j++)
+    sum[i][j] += *(const V *)(c + i * here.row + j * here.vector);
+  if (scale != 1) unrolled for (int i = 0; i < rows; i++) unrolled for (int j = 0; j < wide; j++)
+    sum[i][j] *= scale;
+  here = stack->to;
+  unrolled for (int i = 0; i < rows; i++) unrolled for (int j = 0; j < wide; j++)
+    *(V *)(to + i * here.row + j * here.vector) = sum[i][j];
 }
 
 #ifdef __SANITIZE_ADDRESS__
-#define any_tile tile           /* compiles in a tenth of the time */
+#define SHAPE(rows, wide, ...) tile(rows, wide, __VA_ARGS__)    /* compiles in a tenth of the time */
 #else
-#define CASE(R, W) \
-  case R * 4 + W: \
-    if (R <= ROWS && W <= WIDE) tile(R, W, depth, a, ai, at, b, bt, apart, c, to, scale, more); \
-    break;
-#define CASES(R) CASE(R, 1) CASE(R, 2)
-
-static __attribute__((noinline)) void any_tile(long rows, long wide, long depth, const T *a,
-                                               long ai, long at, const T *b, long bt, long apart,
-                                               Tile c, Tile to, T scale, int more) {
-  switch (rows * 4 + wide) {
-    CASES(1) CASES(2) CASES(3) CASES(4) CASES(5) CASES(6) CASES(7)
-    CASES(8) CASES(9) CASES(10) CASES(11) CASES(12) CASES(13) CASES(14)
+/* Each shape is a function of its own, which has all registers to itself: where tiles of a stack
+   follow each other in one function, GCC keeps sums in memory. */
+#define DEFINE(R, W)                                                                              \
+  static __attribute__((noinline)) void tile_##R##_##W(const Stack *stack, const T *a, T *c,      \
+                                                       T *to) {                                   \
+    if (R <= ROWS) tile(R, W, stack, a, c, to);                                                   \
   }
-}
+#define EACH(MACRO)                                                                               \
+  MACRO(1) MACRO(2) MACRO(3) MACRO(4) MACRO(5) MACRO(6) MACRO(7)                                  \
+  MACRO(8) MACRO(9) MACRO(10) MACRO(11) MACRO(12) MACRO(13) MACRO(14)
+#define BOTH(R) DEFINE(R, 1) DEFINE(R, 2)
+EACH(BOTH)
+#define NAMES(R) {tile_##R##_1, tile_##R##_2},
+static void (*const shapes[][WIDE])(const Stack *, const T *, T *, T *) = {EACH(NAMES)};
+#define SHAPE(rows, wide, ...) shapes[rows - 1][wide - 1](__VA_ARGS__)
 #endif
+
+/* `count` tiles of so many rows and vectors below each other; a: where the first has its rows. */
+static void any_tiles(long rows, long wide, long count, const Stack *stack, const T *a) {
+  const Tile c = stack->c, to = stack->to;
+  for (long q = 0; q < count; q++)
+    SHAPE(rows, wide, stack, a + q * stack->below, c.at + q * rows * c.row,
+          to.at + q * rows * to.row);
+}
 
 /* Where `count` steps through some loops lie in two operands, from step `from` on.  loops: how many
    there are, then the extent of each and its strides in the two, outermost first.  Returns whether
@@ -259,6 +282,9 @@ static void pack(long depth, long n, const T *x, const int *xt, const int *xj, T
   }
 }
 
+/* How many rows come before tile q: the first tiles are one row `taller` than `height`. */
+inlined long before(long q, long height, long taller) { return q * height + least(q, taller); }
+
 /* Takes the sums of rows from top to bottom and columns from left to right, a row every `step`. */
 typedef void Then(const void *with, const T *sums, long step, long top, long bottom, long left,
                   long right);
@@ -273,16 +299,18 @@ void NAME(const long *down, const long *across, const long *along, long top, lon
           long most_tiles, Then *then, const void *with) {
   T packed_b[PACKED_B + LANES] __attribute__((aligned(VECTOR)));
   T packed_a[PACKED_A] __attribute__((aligned(VECTOR)));
-  T block[TAKEN * ROWS * ABREAST * PANEL] __attribute__((aligned(VECTOR)));
+  T block[GROUP * ROWS * ABREAST * PANEL] __attribute__((aligned(VECTOR)));
   int ai[GROUP * ROWS], ci[GROUP * ROWS], bj[COLUMNS], cj[COLUMNS], at[DEPTH], bt[DEPTH];
   const long rows = bottom - top, tiles = (rows + ROWS - 1) / ROWS;
+  const long height = rows / tiles, taller = rows % tiles;
   long length = 1;
   for (long k = 0; k < along[0]; k++) length *= along[3 * k + 1];
   deep = least(deep, DEPTH);
   /* Rows of a that are copied do not fall on the same sets; a packed tile needs no more than they. */
   const long kept = deep + BETWEEN, heap = ROWS * kept;
-  const long group_tiles = least(least(most_tiles, then ? TAKEN : GROUP), PACKED_A / heap);
-  const long columns = least(least(most_panels, COLUMNS / PANEL), PACKED_B / (PANEL * deep));
+  const long group_tiles = least(least(most_tiles, GROUP), PACKED_A / heap);
+  const long together = least(most_panels, tiles > group_tiles ? COLUMNS / PANEL : PASSING);
+  const long columns = least(together, PACKED_B / (PANEL * deep));
   const long panels = (right - left + PANEL - 1) / PANEL;
   const long turns = (panels + columns - 1) / columns;
   for (long turn = 0; turn < turns; turn++) {
@@ -314,8 +342,8 @@ void NAME(const long *down, const long *across, const long *along, long top, lon
           pack(depth, have, b, bt, bj + j, packed_b + j * depth, width);
       }
       for (long group = 0; group < tiles; group += group_tiles) {
-        const long end = least(group + group_tiles, tiles), first = top + rows * group / tiles;
-        const long count = top + rows * end / tiles - first;
+        const long end = least(group + group_tiles, tiles), above = before(group, height, taller);
+        const long first = top + above, count = before(end, height, taller) - above;
         const int equal = walk(down, first, count, ai, ci);
         const long next_a = count > 1 ? ai[1] - ai[0] : 1, next_c = count > 1 ? ci[1] - ci[0] : 1;
         const int in_step = equal || even(ci, count, next_c);
@@ -325,13 +353,13 @@ void NAME(const long *down, const long *across, const long *along, long top, lon
         const int turned =
             !steady || !(equal || even(ai, count, next_a)) || (far && some > 2 * PANEL);
         const int copied = turned && steady && step_a == 1;     /* rows as they lie, nearer */
+        const int packed = turned && !copied;
         for (long i = 0; copied && i < count; i++)
           __builtin_memcpy(packed_a + i * kept, a + at[0] + ai[i], depth * sizeof(T));
         const long chunk = step_a == 1 ? deep : CHUNK;
-        for (long s = 0; turned && !copied && s < depth; s += chunk)
+        for (long s = 0; packed && s < depth; s += chunk)
           for (long q = group; q < end; q++) {
-            const long i = top + rows * q / tiles - first;
-            const long high = top + rows * (q + 1) / tiles - first - i;
+            const long i = before(q, height, taller) - above, high = height + (q < taller);
             T *to = packed_a + (q - group) * heap + s * high;
             pack(least(depth - s, chunk), high, a, at + s, ai + i, to, high);
           }
@@ -344,20 +372,22 @@ void NAME(const long *down, const long *across, const long *along, long top, lon
           int whole = in_step && have == width;
           for (long k = 0; k < width && whole && !near_c; k += LANES)
             whole = even(cj + j + k, LANES, 1);
-          for (long q = group; q < end; q++) {
-            const long i = top + rows * q / tiles - first;
-            const long high = top + rows * (q + 1) / tiles - first - i;
+          for (long q = group, stop; q < end; q = stop) {
+            const long i = before(q, height, taller) - above, high = height + (q < taller);
+            stop = q < taller ? least(taller, end) : end;
             const T *x = copied   ? packed_a + i * kept
-                         : turned ? packed_a + (q - group) * heap
+                         : packed ? packed_a + (q - group) * heap
                                   : a + ai[i] + at[0];
-            const long row_a = copied ? kept : turned ? 1 : next_a;
-            T *sums = block + (then ? (i * ABREAST + j / PANEL % ABREAST) * PANEL : 0);
+            const long row_a = copied ? kept : packed ? 1 : next_a;
+            T *sums = block + (i * ABREAST + j / PANEL % ABREAST) * PANEL;
             const Tile own = {sums, ABREAST * PANEL, LANES};
             const Tile there = whole && c ? (Tile){c + ci[i] + cj[j], next_c, next} : own;
-            any_tile(high, width / LANES, depth, x, row_a, turned && !copied ? high : step_a, y, step,
-                     apart, there, taken ? own : there, whole ? factor : 1, whole && t);
+            const Stack stack = {depth, packed ? heap : high * row_a, row_a, packed ? high : step_a,
+                                 y, step, apart, there, taken ? own : there, whole ? factor : 1,
+                                 whole && t};
+            any_tiles(high, width / LANES, stop - q, &stack, x);
             if (!whole)
-              for (long r = 0; r < high; r++)
+              for (long r = 0; r < high * (stop - q); r++)
                 for (long s = 0; s < have; s++) {
                   T *sum = sums + r * ABREAST * PANEL + s, *to = c ? c + ci[i + r] + cj[j + s] : 0;
                   *(taken ? sum : to) = (t ? *to + *sum : *sum) * factor;

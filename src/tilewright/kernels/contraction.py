@@ -26,11 +26,12 @@ SPAN = 2**31  # elements that a tensor has less than, from the first to the last
 SPREAD = 128  # as in contraction.c: elements between rows of b that many tiles read, to be packed
 TALL = 56  # rows of a block, at least: what is packed of b serves four tiles
 BLOCK_FLOPS, MOST_BLOCKS = 128_000_000, 64  # a large product is cut into more blocks
+ROOM_B, PASSING = 1 << 20, 8  # as in contraction.c: bytes for packed columns, panels of a group
 EVEN = 4  # threads that share blocks evenly, if they can
 PACKING = 32  # products and sums that take as long as packing an element
 LOOPS = 16  # that rows, columns or terms run through, at most
 TILE_ROWS, TILE_VECTORS = {16: 4, 32: 6, 64: 14}, 2  # as in vectors.c, by the bytes of a vector
-RECIPE = 3  # grows when what was measured of it no longer holds
+RECIPE = 4  # grows when what was measured of it no longer holds
 PART_FLOPS = 250_000  # below, a part is not worth a thread's attention
 _TEXT = Path(__file__).with_suffix(".c")
 _VECTORS = _TEXT.with_name("vectors.c")
@@ -41,14 +42,14 @@ class Tiling:
     """The knobs of the recipe; they are seen in a product's speed, and `depth` in its last digits.
 
     depth: terms that are summed before the next tile's turn, 512 at most: so many of a panel of b
-    stay in the first cache.  panels: columns that are packed at a time, in widths of a tile, 24 at
-    most; tiles: rows that are, in heights of a tile, 16 at most (as far as a megabyte and a quarter
+    stay in the first cache.  panels: columns that are packed at a time, in widths of a tile, 64 at
+    most; tiles: rows that are, in heights of a tile, 32 at most (as far as a megabyte and a quarter
     of one hold them).  blocks: into how many a product is cut, at least, if it is worth it.
     """
 
     depth: int = 256
-    panels: int = 24
-    tiles: int = 8
+    panels: int = 64
+    tiles: int = 16
     blocks: int = 8
 
     def __post_init__(self) -> None:
@@ -56,7 +57,7 @@ class Tiling:
             assert 1 <= getattr(self, name) <= most, f"{name} is from 1 to {most}"
 
 
-LIMITS = (("depth", 512), ("panels", 24), ("tiles", 16), ("blocks", MOST_BLOCKS))
+LIMITS = (("depth", 512), ("panels", 64), ("tiles", 32), ("blocks", MOST_BLOCKS))
 DEFAULT = Tiling()
 Batch = tuple[tuple[int, int, int, int], ...]
 """Loops of all three tensors, outermost first: the extent, and the strides in a, b and c."""
@@ -132,6 +133,13 @@ def tile_shape(dtype: DType, vector: int) -> tuple[int, int]:
     return TILE_ROWS[vector], TILE_VECTORS * vector // dtype.bytes
 
 
+def packed_columns(product: Product, tiling: Tiling, tile: tuple[int, int], rows: int) -> int:
+    """Return how many columns of b are packed at a time for a block of so many rows."""
+    height, width = tile
+    most = tiling.panels if rows > tiling.tiles * height else min(tiling.panels, PASSING)
+    return min(most, ROOM_B // (tiling.depth * width * product.dtype.bytes)) * width
+
+
 def keeps(product: Product, tiling: Tiling) -> bool:
     """Say whether c is needed for sums that lack terms, though something else takes them then."""
     return count(product.terms) > tiling.depth
@@ -201,7 +209,7 @@ def blocks(product: Product, tiling: Tiling) -> tuple[int, int]:
         min(tiling.blocks, product.flops // PART_FLOPS),
         min(MOST_BLOCKS, product.flops // BLOCK_FLOPS),
     )
-    widest = tiling.panels * SLICE
+    widest = min(tiling.panels * SLICE, ROOM_B // (tiling.depth * product.dtype.bytes))
 
     def price(cut: tuple[int, int]) -> tuple[int, float]:
         down, across = cut

@@ -31,6 +31,7 @@ from tilewright.kernels.contraction import (
     Tiling,
     blocks,
     count,
+    packed_columns,
     product_extents,
     tile_shape,
 )
@@ -320,8 +321,9 @@ def of_product(product: Product, tiling: Tiling, vector: int) -> tuple[Part, ...
     batch, rows, columns, terms = product_extents(product)
     down, across = blocks(product, tiling)
     tall, wide = -(-rows // down), -(-columns // across)
-    deep, turn = min(tiling.depth, terms), min(wide, tiling.panels * width)
     group = min(tall, tiling.tiles * height)
+    turn = min(wide, packed_columns(product, tiling, (height, width), tall))
+    deep = min(tiling.depth, terms)
     trips = {
         "batch": batch, "down": down, "across": across, "turn": -(-wide // turn),
         "deep": -(-terms // deep), "group": -(-tall // group), "panel": -(-turn // width),

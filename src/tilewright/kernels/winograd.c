@@ -137,8 +137,9 @@ void SQUARES_OF(const Extents *e, long first, long last, long o, long end, const
       for (long p = 0; p < panels; p++) {
         for (long ab = 0; ab < 16; ab++) {
           const Tile to = {m + ab * ROWS * SQUARES, SQUARES, LANES};
-          any_tile(high, WIDE, e->inputs, u + ab * all + top * row, row, 1,
-                   v + ab * plane + p * e->inputs * SQUARES, SQUARES, LANES, to, to, 1, 0);
+          const T *b = v + ab * plane + p * e->inputs * SQUARES;
+          const Stack one = {e->inputs, 0, row, 1, b, SQUARES, LANES, to, to, 1, 0};
+          any_tiles(high, WIDE, 1, &one, u + ab * all + top * row);
         }
         for (long r = 0; r < high; r++) {
           const int finite = together(m + r * SQUARES, out);

@@ -14,12 +14,18 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, fields
 
-from tilewright.kernels import KNOB_LIMITS, Product, Tiling, blocks, product_extents, tile_shape
+from tilewright.kernels import (
+    KNOB_LIMITS,
+    Product,
+    Tiling,
+    blocks,
+    packed_columns,
+    product_extents,
+    tile_shape,
+)
 from tilewright.tune.processor import Processor
 
-DEPTHS, PANELS, TILES, BLOCKS = (128, 256, 384, 512), (8, 16, 24), (4, 8, 16), (2, 4, 8, 16, 32)
-ROOM_B = 1 << 20
-"""Bytes for packed columns."""
+DEPTHS, PANELS, TILES, BLOCKS = (128, 256, 384, 512), (8, 24, 64), (4, 8, 16, 32), (2, 4, 8, 16, 32)
 L2_BYTES = 32
 """A cycle brings so many from the second cache, and a quarter of them from the third."""
 EXPOSED = 0.3
@@ -65,7 +71,7 @@ def worth_trying(
 
 
 def show_tiling(tiling: Tiling) -> str:
-    """Return knobs as text: `depth=256 panels=24 tiles=8 blocks=8`."""
+    """Return knobs as text: `depth=256 panels=64 tiles=16 blocks=8`."""
     named = zip((field.name for field in fields(tiling)), astuple(tiling), strict=True)
     return " ".join(f"{name}={value}" for name, value in named)
 
@@ -95,12 +101,13 @@ def _seen(product: Product, tiling: Tiling, processor: Processor) -> tuple[objec
     """Return what a product shows of its knobs: those that are the same in this are the same."""
     _, rows, columns, terms = product_extents(product)
     down, across = blocks(product, tiling)
-    height, width = tile_shape(product.dtype, processor.vector)
+    height, width = tile = tile_shape(product.dtype, processor.vector)
+    wide, tall = -(-columns // (across * width)) * width, -(-rows // down)
     return (
         (down, across),
         min(tiling.depth, terms),
-        min(tiling.panels, -(-columns // (across * width))),
-        min(tiling.tiles, -(-rows // (down * height))),
+        min(packed_columns(product, tiling, tile, tall), wide),
+        min(tiling.tiles, -(-tall // height)),
     )
 
 
@@ -112,8 +119,6 @@ def _refusal(product: Product, tiling: Tiling, processor: Processor) -> str:
     panel = depth * width * size
     if panel > processor.l1:
         return "a panel of b does not fit in the first cache"
-    if panel * tiling.panels > ROOM_B:
-        return "packed columns of b do not fit in the room for them"
     if tiling.tiles * height * depth * size > processor.l2 // 2:
         return "packed rows of a do not fit in half of the second cache"
     down, across = blocks(product, tiling)
@@ -138,7 +143,8 @@ def _seconds(
     sums = 2 * whole / peak
     lanes = processor.vector / size
     second = L2_BYTES * peak / (4 * lanes)
-    deep, packed = -(-terms // tiling.depth), min(wide, tiling.panels * width)
+    packed = min(wide, packed_columns(product, tiling, (height, width), tall))
+    deep = -(-terms // tiling.depth)
     turns = -(-wide // packed)
     # What goes through the second cache: b packed once, and read for each group of rows, from the
     # third cache where a block of it is larger than the second; a for each panel of b; c for each
