@@ -36,11 +36,20 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class CallSpec:
-    """What every call has to look like.  plain: positional tensors only, no spec to compare."""
+    """What every call has to look like.
+
+    plain: positional tensors only, no spec to compare.  distinct: and no two are one.
+    """
 
     spec: pytree.TreeSpec
     leaves: tuple[Leaf, ...]
     plain: bool
+    distinct: bool
+
+    def is_simple(self, args: Sequence[Any]) -> bool:
+        """Say whether positional arguments, each a tensor of its own, are all of a call, so that
+        the runtime's own check of its inputs will do."""
+        return self.distinct and len(args) == len(self.leaves)
 
     def flatten(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
         """Return the leaves of a call, checked; raises a typed error where it does not fit."""
@@ -81,7 +90,8 @@ def describe_call(
         else:
             leaves.append(Leaf(name, torch.Size(), (), None, value, at))
     plain = not kwargs and all(isinstance(arg, torch.Tensor) for arg in args)
-    return CallSpec(spec, tuple(leaves), plain), found
+    distinct = plain and all(leaf.same_as == at for at, leaf in enumerate(leaves))
+    return CallSpec(spec, tuple(leaves), plain, distinct), found
 
 
 def _leaf_names(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:

@@ -9,7 +9,7 @@ This module does not compile anything.
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tilewright.compiler.assemble import Assembled
 from tilewright.compiler.choices import Answer
@@ -17,6 +17,9 @@ from tilewright.compiler.report import Decision, explain_built
 from tilewright.graph.ir import Graph
 from tilewright.program import Program
 from tilewright.runtime import NATIVE, Executable
+
+if TYPE_CHECKING:
+    from tilewright.runtime.settled import Settled
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,10 @@ class Built:
     def run(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """Run on tensors in the order of the graph's inputs; updates are written in place."""
         return self.executable.run(inputs)
+
+    def settled(self, inputs: Sequence[Any]) -> "Settled | None":
+        """Return a run for inputs like these, if there is such (`Executable.settled`)."""
+        return self.executable.settled(inputs)
 
     def at(self, values: Mapping[str, int]) -> "Built":
         """Return what runs for these values of the sizes that vary; nothing is compiled."""

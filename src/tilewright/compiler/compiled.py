@@ -184,9 +184,7 @@ class Unasked(Exception):
 def _is_simple(captured: Captured) -> bool:
     """Say whether a call is tensors in their places and its result one fresh tensor: then the
     runtime's own check of its inputs will do, and nothing has to be put together."""
-    if captured.mutations or not captured.call.plain or not captured.result.spec.is_leaf():
-        return False
-    if any(leaf.same_as != at for at, leaf in enumerate(captured.call.leaves)):
+    if captured.mutations or not captured.call.distinct or not captured.result.spec.is_leaf():
         return False
     match captured.results, captured.result.leaves:
         case (Computed(output=0, shape=shape, strides=strides),), (0,):
@@ -264,7 +262,7 @@ class Runs:
         outputs = (self._calls.get(wanted) or self.compiled(wanted))(inputs)
         if not wanted and self._lessons < MOST_LESSONS:
             self._lessons += 1
-            self.settled = self.inference.executable.settled(inputs) or self.settled
+            self.settled = self.inference.settled(inputs) or self.settled
         return outputs
 
     def attached(self, inputs: Sequence[Any]) -> Sequence[Any]:

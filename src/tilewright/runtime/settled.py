@@ -27,7 +27,7 @@ def settle(
     it does not know.  None where these inputs are not taken as they are, or where a run is more
     than its steps.
     """
-    if plan.operators or plan.program.updates:
+    if plan.operators:
         return None
     inputs = given if passed is None else passed(given)
     if not inputs or not plan.admission.takes(inputs):
@@ -51,7 +51,7 @@ def settle(
         except IndexError:
             context = TensorContext(plan)
         try:
-            return (context.straight or context.go)(inputs)
+            return context.admitted(inputs)
         finally:
             idle.append(context)
 

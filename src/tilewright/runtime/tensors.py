@@ -70,6 +70,8 @@ Run = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]
 # Inputs of these roles are the same tensors run after run: views of them are worth keeping.
 LASTING = ("parameter", "buffer", "state", "kept")
 
+_data_ptr = Tensor.data_ptr  # of a name that is one look-up: it is asked of every input of a run
+
 
 class TensorPlan:
     """What all contexts of a Program share: operators found, constants in place."""
@@ -166,40 +168,51 @@ class TensorContext:
         written_back: list[tuple[Tensor, Tensor]] = []
         if len(inputs) != len(self.taken) or not self.admission.known(*inputs):
             inputs = self.admission.admit(inputs, written_back)
+        outputs = self.admitted(inputs)
+        for given, tensor in written_back:
+            with torch.no_grad():
+                given.copy_(tensor)
+        return outputs
+
+    def admitted(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Return the outputs for inputs that are admitted; let autograd know which were written."""
         outputs = (self.straight or self.go)(inputs)
         if self.updated:
-            self._record_updates([inputs[k] for k in self.updated], written_back)
+            torch._C._increment_version([inputs[k] for k in self.updated])
         return outputs
 
     def _straight(self) -> Run | None:
-        """Return `go` for a Program that is native from its inputs, the first buffers, to a fresh
-        output: nothing is kept there for anybody in between.  None where it is more.
+        """Return `go` for a Program that is native from its inputs to fresh outputs: nothing is
+        kept there for anybody in between.  None where it is more.
 
         This is what a call of a small graph costs: each line of it counts.
         """
-        match tuple(stretches(self.plan.program.instructions)), self.fresh:
-            case ((_, tuple(stretch)),), ((at, make),):
+        match tuple(stretches(self.plan.program.instructions)):
+            case ((_, tuple(stretch)),):
                 pass
             case _:
                 return None
-        if self.results != ((at, None),) or self.taken != tuple(range(len(self.taken))):
-            return None
-        if self.updated or self.wide:
+        makers = dict(self.fresh)
+        if self.results != tuple((at, None) for at in makers):
             return None
         addresses, call = self.addresses, ctypes.addressof(self.call)
-        function = self.plan.functions[key(stretch)]
+        function, wide = self.plan.functions[key(stretch)], self.wide
 
         def go(inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-            number = 0
-            for tensor in inputs:
-                addresses[number] = tensor.data_ptr()
-                number += 1  # noqa: SIM113 (`enumerate` makes a tuple each time)
-            output = make()
-            addresses[at] = output.data_ptr()
+            where = [*map(_data_ptr, inputs)]
+            if where != self.where:
+                self._move(where)
+            outputs = []
+            for at, make in self.fresh:
+                output = make()
+                addresses[at] = output.data_ptr()
+                outputs.append(output)
+            if wide:
+                self.call.threads = thread_count()
             outcome = function(call)
             if outcome != NONE:
                 raise failure(stretch, outcome)
-            return (output,)
+            return tuple(outputs)
 
         return go
 
@@ -251,15 +264,6 @@ class TensorContext:
                     expected="each updated input to have its memory to itself",
                     mend="pass a clone of one of them",
                 )
-
-    def _record_updates(
-        self, updated: Sequence[Tensor], written_back: list[tuple[Tensor, Tensor]]
-    ) -> None:
-        """Let autograd know which inputs are not what they were; fill those that were copied."""
-        for given, tensor in written_back:
-            with torch.no_grad():
-                given.copy_(tensor)
-        torch._C._increment_version(updated)
 
     # ---- binding --------------------------------------------------------------------------------
 

@@ -7,10 +7,11 @@ answer says so.
 This module does not know how the step was compiled.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import is_
-from typing import Any
+from itertools import chain
+from operator import getitem, is_
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,16 +22,65 @@ from tilewright.compiler import Built
 from tilewright.train import optimizers
 from tilewright.train.joint import Rate, Training
 
+# What a setting is whose value cannot become another one while it is the same object.
+_FIXED = (bool, int, float, str, type(None))
+
+MOST_LESSONS = 16
+"""How often a step may learn what its tensors look like, where they keep looking otherwise."""
+
+
+class _Seen(NamedTuple):
+    """An optimizer's state when it was last looked through.
+
+    entries: the state of each parameter that has one.  owners, names, tensors: for each tensor in
+    use, whose state it is in, by which name.
+    """
+
+    entries: tuple[dict[str, Any], ...]
+    owners: tuple[dict[str, Any], ...]
+    names: tuple[str, ...]
+    tensors: tuple[torch.Tensor, ...]
+
+
+class _Said(NamedTuple):
+    """What an optimizer's groups hold: names and values one after the other, and how many
+    parameters each has."""
+
+    names: list[str]
+    values: list[Any]
+    sizes: list[int]
+
+    @classmethod
+    def by(cls, optimizer: torch.optim.Optimizer) -> "_Said":
+        groups = optimizer.param_groups
+        values = [*chain.from_iterable(map(dict.values, groups))]
+        return cls([*chain.from_iterable(groups)], values, [len(each["params"]) for each in groups])
+
+    def is_that(self, other: "_Said") -> bool:
+        """Say whether all are the same objects, which need not be comparable."""
+        same = self.sizes == other.sizes and self.names == other.names
+        return same and all(map(is_, self.values, other.values))
+
+    def is_fixed(self) -> bool:
+        """Say whether another value of a setting is always another object."""
+        parts = chain.from_iterable(
+            value if type(value) is tuple else (value,)
+            for name, value in zip(self.names, self.values, strict=True)
+            if name != "params"
+        )
+        return all(type(part) in _FIXED for part in parts)
+
 
 @dataclass(slots=True)
 class Active:
     """A compiled step and the tensors it is run on.
 
     owners: for each update, its parameter.  begins: whether any momentum begins with this step.
-    held: the state tensors in use, by update.  seen: names and tensors of the whole state when it
-    was last looked through.  counts: the step counts of all updates, one vector that the
-    optimizer's own `step` tensors are views of.  counted: the same memory.  inputs: what follows
-    the forward graph's inputs: seed, scale, rates, clocks, slots.
+    held: the state tensors in use, by update.  said: the optimizer's settings when they were last
+    read; None where one may change unseen, as a tensor does.  counts: the step counts of all
+    updates, one vector that the optimizer's own `step` tensors are views of.  counted: the same
+    memory.  inputs: what follows the forward graph's inputs: seed, scale, rates, clocks, slots.
+    settled: runs the step on tensors like earlier ones, and gives None for others.
     """
 
     captured: Captured
@@ -45,11 +95,36 @@ class Active:
     rates: tuple[torch.Tensor, ...]
     known_rates: list[float]
     held: tuple[tuple[tuple[str, torch.Tensor], ...], ...] = ()
-    seen: Sequence[object] | None = None
+    seen: _Seen | None = None
+    said: _Said | None = None
     counts: torch.Tensor | None = None
     counted: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
     version: int = -1
     inputs: tuple[torch.Tensor, ...] = ()
+    settled: Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor] | None] | None = None
+    lessons: int = 0
+
+    def learn(self, inputs: Sequence[torch.Tensor]) -> None:
+        """Let `settled` be what runs the step on tensors like these, if there is such."""
+        if self.lessons < MOST_LESSONS:
+            self.lessons += 1
+            self.settled = self.built.settled(inputs) or self.settled
+
+    def follows(self, rule: optimizers.Rule, optimizer: torch.optim.Optimizer) -> bool:
+        """Say whether the optimizer's settings are those compiled in; if so, put those that may
+        move where the Program reads them.
+
+        Raises OptimizerError for a setting that is impossible.
+        """
+        said = _Said.by(optimizer)
+        if self.said is not None and said.is_that(self.said):
+            return True
+        rates = optimizers.rates_of(rule, optimizer)
+        if optimizers.settings_of(rule, optimizer) != self.settings:
+            return False
+        self.set_rates(rates)
+        self.said = said if said.is_fixed() else None
+        return True
 
     def holds(self, optimizer: torch.optim.Optimizer) -> bool:
         """Say whether the optimizer's state still is the tensors in use."""
@@ -58,14 +133,19 @@ class Active:
         if self.counts is not None and self.counts._version != self.version:
             return False
         state = optimizer.state
-        seen = [part for entries in state.values() for pair in entries.items() for part in pair]
-        if self.seen is not None and len(seen) == len(self.seen) and all(map(is_, seen, self.seen)):
+        if self.seen is not None and _is_seen(self.seen, state):
             return True  # quicker than to look up each
-        for owner, entries in zip(self.owners, self.held, strict=True):
-            # Torch makes a state by looking it up: an optimizer without any has none.
-            if any(state[owner].get(name) is not tensor for name, tensor in entries):
-                return False
-        self.seen = seen
+        self.seen = None
+        # Torch makes a state by looking it up: an optimizer without any has none.
+        found = [
+            (state[owner], name, tensor)
+            for owner, entries in zip(self.owners, self.held, strict=True)
+            for name, tensor in entries
+        ]
+        if any(entry.get(name) is not tensor for entry, name, tensor in found):
+            return False
+        entries, names, tensors = zip(*found, strict=True) if found else ((), (), ())
+        self.seen = _Seen(tuple(state.values()), entries, names, tensors)
         return True
 
     def adopt(self, rule: optimizers.Rule, optimizer: torch.optim.Optimizer) -> bool:
@@ -137,3 +217,13 @@ class Active:
         for update, state in zip(moved, states, strict=True):
             found += [state[slot] for slot in update.slots]
         return tuple(found)
+
+
+def _is_seen(seen: _Seen, state: Mapping[torch.Tensor, dict[str, Any]]) -> bool:
+    """Say whether an optimizer's state holds the tensors that it did."""
+    if len(state) != len(seen.entries) or not all(map(is_, state.values(), seen.entries)):
+        return False
+    try:
+        return all(map(is_, map(getitem, seen.owners, seen.names), seen.tensors))
+    except KeyError:
+        return False

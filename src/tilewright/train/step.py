@@ -131,15 +131,10 @@ class TrainStep:
         Raises ShapeError, DTypeError or OptionError where the batch differs from the example, and
         OptimizerError where a learning rate is no finite number of 0 or more.
         """
-        inputs = self.inputs(*batch)
-        active = self._active
-        if self.options.check:
-            check_against_eager(replace(active.built, source=without_updates(self.graph)), inputs)
-        try:
-            loss, *overflow = active.built.run(inputs)
-        except BaseException:
-            active.withdraw(self.optimizer)
-            raise
+        outputs = self._settled(batch)
+        if outputs is None:
+            outputs = self._run(batch)
+        active, (loss, *overflow) = self._active, outputs
         moved = not (overflow and overflow[0].item())
         if moved:
             active.advance()
@@ -155,22 +150,55 @@ class TrainStep:
 
     def inputs(self, *batch: Any) -> list[torch.Tensor]:
         """Return the tensors that the next step is run on, in the order of the graph's inputs."""
-        active = self._active
-        leaves = active.captured.call.flatten(batch, {})
-        rates = optimizers.rates_of(self._rule, self.optimizer)
-        settings = optimizers.settings_of(self._rule, self.optimizer)
-        if settings != active.settings or not active.captured.watch.unchanged(batch, {}):
-            active = self._active = self._compile(batch)
+        leaves = self._active.captured.call.flatten(batch, {})
+        active = self._ready(batch)
+        if active is None:
+            active = self._compile_again(batch)
         if not active.holds(self.optimizer) and not active.adopt(self._rule, self.optimizer):
-            active = self._active = self._compile(batch)
+            active = self._compile_again(batch)
             adopted = active.adopt(self._rule, self.optimizer)
             assert adopted, "a step compiled for this state fits it"
-        active.set_rates(rates)
+        self._set_numbers(active)
+        return [*active.captured.feed(leaves), *active.inputs]
+
+    def _settled(self, batch: tuple[Any, ...]) -> Sequence[torch.Tensor] | None:
+        """Run a step like an earlier one: None, with nothing done, where that is not known."""
+        active = self._active
+        if active.settled is None or not active.captured.call.is_simple(batch):
+            return None
+        if self._ready(batch) is None or not active.holds(self.optimizer):
+            return None
+        self._set_numbers(active)
+        return active.settled([*active.captured.feed(batch), *active.inputs])
+
+    def _run(self, batch: tuple[Any, ...]) -> Sequence[torch.Tensor]:
+        """Run a step after all that may have changed was looked at."""
+        inputs = self.inputs(*batch)
+        active = self._active
+        if self.options.check:
+            check_against_eager(replace(active.built, source=without_updates(self.graph)), inputs)
+        try:
+            outputs = active.built.run(inputs)
+        except BaseException:
+            active.withdraw(self.optimizer)
+            raise
+        if not self.options.check:
+            active.learn(inputs)
+        return outputs
+
+    def _ready(self, batch: tuple[Any, ...]) -> Active | None:
+        """Return what was compiled, if it still is what the optimizer and the module ask for."""
+        active = self._active
+        if not active.follows(self._rule, self.optimizer):
+            return None
+        return active if active.captured.watch.unchanged(batch, {}) else None
+
+    def _set_numbers(self, active: Active) -> None:
+        """Put what is another number at every step where the Program reads it."""
         if active.seed is not None:
             active.seed.fill_(self._next_seed())
         if active.scale is not None and self.scaler is not None:
             active.scale.fill_(self.scaler.get_scale())
-        return [*active.captured.feed(leaves), *active.inputs]
 
     # ---- what a resumed run needs beside the module and the optimizer ----------------------------
 
@@ -206,6 +234,12 @@ class TrainStep:
     def _next_seed(self) -> int:
         assert self.seed is not None, "a graph with masks has drawn a seed when it was compiled"
         return (self.seed + self.count) & _SEED_MASK
+
+    def _compile_again(self, batch: Sequence[Any]) -> Active:
+        active = self._active = self._compile(batch)
+        followed = active.follows(self._rule, self.optimizer)
+        assert followed, "a step is compiled for the settings that there are"
+        return active
 
     def _compile(self, batch: Sequence[Any]) -> Active:
         made = prepare(

@@ -1,0 +1,274 @@
+"""A step like an earlier one is not looked at again; whatever has changed since is."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from tests.train.nets import (
+    Batch,
+    Net,
+    adamw,
+    assert_same,
+    batch,
+    eager_step,
+    mean_square,
+    sgd,
+)
+from torch import nn
+
+from tilewright import train_step
+from tilewright.base.errors import DTypeError, OptimizerError, OptionError, ShapeError
+from tilewright.train import TrainStep
+
+Change = Callable[[Net, torch.optim.Optimizer], Any]
+
+
+def _is_settled(step: TrainStep) -> bool:
+    """Make a step; say whether it was not looked at."""
+    lessons = step._active.lessons
+    step(*batch())
+    return step._active.lessons == lessons
+
+
+def _set(name: str, value: Any) -> Change:
+    def change(_: Net, optimizer: torch.optim.Optimizer) -> None:
+        optimizer.param_groups[0][name] = value
+
+    return change
+
+
+def _add_a_group(net: Net, optimizer: torch.optim.Optimizer) -> None:
+    net.first.weight.requires_grad_(requires_grad=False)
+    optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2))], "lr": 0.5})
+
+
+def _exchange(net: Net, optimizer: torch.optim.Optimizer) -> None:
+    entries = optimizer.state[net.second.weight]
+    name = "exp_avg" if "exp_avg" in entries else "momentum_buffer"
+    entries[name] = torch.full_like(entries[name], 0.25)
+
+
+def _other_memory(net: Net, _: torch.optim.Optimizer) -> None:
+    net.first.weight.data = torch.arange(15.0).view(5, 3) / 10
+
+
+def _other_strides(net: Net, _: torch.optim.Optimizer) -> None:
+    net.first.weight.data = (torch.arange(15.0) / 10).view(3, 5).t()
+
+
+def _write(net: Net, _: torch.optim.Optimizer) -> None:
+    with torch.no_grad():
+        net.first.weight.mul_(0.5)
+
+
+def _reload(_: Net, optimizer: torch.optim.Optimizer) -> None:
+    state = copy.deepcopy(optimizer.state_dict())
+    state["param_groups"][0]["lr"] = 0.25
+    for entries in state["state"].values():
+        for name in entries:
+            entries[name] = entries[name] * 2
+    optimizer.load_state_dict(state)
+
+
+def _put_in_place(net: Net, _: torch.optim.Optimizer) -> None:
+    net.first.bias = nn.Parameter(torch.ones(5))  # which no optimizer has
+
+
+def _hook(net: Net, _: torch.optim.Optimizer) -> None:
+    net.first.register_forward_hook(lambda *given: given[-1] * 2)
+
+
+def _age(_: Net, optimizer: torch.optim.Optimizer) -> None:
+    for entries in optimizer.state.values():
+        if "step" in entries:
+            entries["step"] += 5
+
+
+CHANGES: dict[str, Change] = {
+    "nothing": lambda *_: None,
+    "learning rate": _set("lr", 0.2),
+    "learning rate 0": _set("lr", 0),
+    "learning rate, a tensor": _set("lr", torch.tensor(0.03)),
+    "weight decay": _set("weight_decay", 0.5),
+    "maximize": _set("maximize", True),
+    "one more group": _add_a_group,
+    "parameter's memory": _other_memory,
+    "parameter's strides": _other_strides,
+    "parameter's values": _write,
+    "another parameter": _put_in_place,
+    "frozen parameter": lambda net, _: net.second.weight.requires_grad_(requires_grad=False),
+    "state of one": _exchange,
+    "no state": lambda _, optimizer: optimizer.state.clear(),
+    "loaded state": _reload,
+    "age": _age,
+    "hook": _hook,
+    "evaluation": lambda net, _: net.eval(),
+}
+MAKES: dict[str, tuple[Callable[..., torch.optim.Optimizer], dict[str, Change]]] = {
+    "sgd": (sgd, {"momentum": _set("momentum", 0.5), "nesterov": _set("nesterov", True)}),
+    "adamw": (adamw, {"betas": _set("betas", (0.5, 0.9)), "eps": _set("eps", 0.1)}),
+}
+
+
+@pytest.mark.parametrize(
+    ("make", "change"),
+    [(make, change) for make, (_, own) in MAKES.items() for change in (*CHANGES, *own)],
+)
+def test_what_changes_between_steps_is_followed_as_torch_does(make: str, change: str) -> None:
+    begin, own = MAKES[make]
+    ours = Net()
+    theirs = copy.deepcopy(ours)
+    optimizer, reference = begin(ours), begin(theirs, foreach=False)
+    step = train_step(ours, mean_square, optimizer, *batch())
+    for seed in range(3):
+        step(*batch(seed))
+        eager_step(theirs, reference, batch(seed))
+    assert _is_settled(step)
+    eager_step(theirs, reference, batch())
+    for net, each in ((ours, optimizer), (theirs, reference)):
+        {**CHANGES, **own}[change](net, each)
+    for seed in range(4, 8):
+        step(*batch(seed))
+        eager_step(theirs, reference, batch(seed))
+        assert_same(ours, theirs)
+
+
+@pytest.mark.parametrize("make", [sgd, adamw])
+def test_a_schedule_that_moves_the_rate_at_every_step_leaves_steps_settled(
+    make: Callable[..., torch.optim.Optimizer],
+) -> None:
+    ours = Net()
+    theirs = copy.deepcopy(ours)
+    optimizer, reference = make(ours), make(theirs)
+    schedules = [
+        torch.optim.lr_scheduler.LambdaLR(each, lambda at: 1 / (1 + at))
+        for each in (optimizer, reference)
+    ]
+    step = train_step(ours, mean_square, optimizer, *batch())
+    for at in range(6):
+        assert _is_settled(step) == (at > 0)
+        eager_step(theirs, reference, batch())
+        for schedule in schedules:
+            schedule.step()
+        assert_same(ours, theirs)
+
+
+def test_a_rate_in_a_tensor_is_read_at_every_step() -> None:
+    ours = Net()
+    theirs = copy.deepcopy(ours)
+    rate = torch.tensor(0.1)
+    step = train_step(ours, mean_square, adamw(ours, lr=rate), *batch())
+    reference = adamw(theirs, lr=rate, foreach=False)
+    for at in range(5):
+        rate.mul_(0.5)
+        assert _is_settled(step) == (at > 0)
+        eager_step(theirs, reference, batch())
+        assert_same(ours, theirs)
+
+
+def _settled_step() -> TrainStep:
+    net = Net()
+    step = train_step(net, mean_square, sgd(net), *batch())
+    step(*batch())
+    assert _is_settled(step)
+    return step
+
+
+def _wide(tensors: Batch) -> tuple[Any, ...]:
+    return tensors[0].double(), tensors[1]
+
+
+@pytest.mark.parametrize(
+    ("others", "error"),
+    [
+        (lambda tensors: tensors[:1], OptionError),
+        (lambda tensors: (*tensors, tensors[0]), OptionError),
+        (lambda tensors: (tensors[0][:3], tensors[1]), ShapeError),
+        (_wide, DTypeError),
+        (lambda tensors: (tensors[0].tolist(), tensors[1]), DTypeError),
+        (lambda tensors: (tensors[0], 1.0), DTypeError),
+    ],
+    ids=["too few", "too many", "shape", "dtype", "list", "number"],
+)
+def test_a_batch_that_does_not_fit_is_refused_as_at_the_first_step(
+    others: Callable[[Batch], tuple[Any, ...]], error: type[Exception]
+) -> None:
+    net = Net()
+    fresh, settled = train_step(net, mean_square, sgd(net), *batch()), _settled_step()
+    wrong = others(batch())
+    with pytest.raises(error) as first:
+        fresh(*wrong)
+    before = copy.deepcopy(settled.module.state_dict())
+    with pytest.raises(error) as later:
+        settled(*wrong)
+    assert str(later.value) == str(first.value)
+    after = settled.module.state_dict()
+    assert all(torch.equal(after[name], value) for name, value in before.items())
+
+
+def test_groups_that_are_put_together_anew_are_read_again() -> None:
+    ours = Net()
+    theirs = copy.deepcopy(ours)
+    pairs = []
+    for net in (ours, theirs):
+        halves = [[*net.first.parameters()], [*net.second.parameters()]]
+        pairs.append(torch.optim.SGD([{"params": half} for half in halves], lr=0.1, momentum=0.9))
+    optimizer, reference = pairs
+    step = train_step(ours, mean_square, optimizer, *batch())
+    for at in range(4):
+        step(*batch())
+        eager_step(theirs, reference, batch())
+        for each, net in ((optimizer, ours), (reference, theirs)):
+            each.param_groups[0]["params"] = [*net.first.parameters()]  # the same, in another list
+            each.param_groups[at % 2]["lr"] = 0.1 / (at + 1)
+            each.param_groups[0]["note"] = torch.ones(2)
+        assert_same(ours, theirs)
+
+
+def test_a_rate_that_is_impossible_is_refused() -> None:
+    step = _settled_step()
+    for rate in (-1.0, float("nan"), float("inf")):
+        step.optimizer.param_groups[0]["lr"] = rate
+        for _ in range(2):
+            with pytest.raises(OptimizerError):
+                step(*batch())
+    step.optimizer.param_groups[0]["lr"] = 0.1
+    step(*batch())
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])
+def test_the_mode_that_a_step_is_called_in_changes_nothing(mode: Any) -> None:
+    ours = Net()
+    theirs = copy.deepcopy(ours)
+    step = train_step(ours, mean_square, sgd(ours), *batch())
+    reference = sgd(theirs)
+    for seed in range(6):
+        with mode() if seed % 2 else torch.enable_grad():
+            loss = step(*batch(seed))
+        assert loss == pytest.approx(eager_step(theirs, reference, batch(seed)).item())
+        assert not loss.requires_grad
+    assert_same(ours, theirs)
+
+
+def test_rows_of_a_batch_that_lie_otherwise_are_read_as_they_lie() -> None:
+    ours = Net()
+    theirs = copy.deepcopy(ours)
+    step = train_step(ours, mean_square, sgd(ours), *batch())
+    reference = sgd(theirs)
+    for seed in range(4):
+        inputs, targets = batch(seed)
+        turned = inputs.t().contiguous().t() if seed % 2 else inputs.clone().requires_grad_()
+        step(turned, targets)
+        eager_step(theirs, reference, (inputs, targets))
+    assert_same(ours, theirs)
+
+
+def test_autograd_is_told_of_a_settled_step() -> None:
+    step = _settled_step()
+    weight = step.module.second.weight
+    result = (weight * weight).sum()
+    assert _is_settled(step)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        result.backward()
