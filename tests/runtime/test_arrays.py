@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from tilewright.base.errors import DTypeError, MutationError, ShapeError
 from tilewright.program import save
 from tilewright.runtime import Executable, load
 
-from .programs import chain, counter, linear_relu
+from .programs import chain, counter, gather, linear_relu
 
 # ---- on arrays ----------------------------------------------------------------------------------
 
@@ -25,6 +26,47 @@ def test_arrays_run_as_tensors_do() -> None:
     assert np.array_equal(found, executable(torch.from_numpy(x))[0].numpy())
     (strided,) = executable.run_arrays([np.repeat(x, 2)[::2]])
     assert np.array_equal(found, strided)
+
+
+def _unaligned(x: np.ndarray) -> np.ndarray:
+    return np.frombuffer(b"?" + x.tobytes(), np.float32, offset=1, count=x.size).reshape(x.shape)
+
+
+def _fixed(x: np.ndarray) -> np.ndarray:
+    x.flags.writeable = False
+    return x
+
+
+LAYOUTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "as it is": lambda x: x,
+    "by columns": np.asfortranarray,
+    "backwards": lambda x: x[::-1, ::-1].copy()[::-1, ::-1],
+    "with gaps": lambda x: np.repeat(x, 2, axis=1)[:, ::2],
+    "unaligned": _unaligned,
+    "read only": _fixed,
+    "a subclass": lambda x: x.view(np.recarray),
+    "named type": lambda x: x.astype(np.dtype("f4").newbyteorder("=")),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_arrays_are_read_however_they_lie(layout: str) -> None:
+    executable = Executable(gather(5, 6, 4))
+    source = np.random.default_rng(1)
+    for _ in range(2):
+        table = source.normal(size=(5, 6)).astype(np.float32)
+        ids = source.integers(5, size=4)
+        for given in (table, LAYOUTS[layout](table), table):
+            (found,) = executable.run_arrays([given, ids])
+            assert np.array_equal(found, table[ids])
+            assert type(found) is np.ndarray
+
+
+def test_results_of_two_runs_on_arrays_are_two_arrays() -> None:
+    executable = Executable(chain(5, 1000, 4))
+    (one,), (other,) = (executable(np.full(1000, value, np.float32)) for value in (1, 2))
+    assert (one == 6).all()
+    assert (other == 7).all()
 
 
 def test_arrays_are_updated_in_place() -> None:

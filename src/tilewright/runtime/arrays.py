@@ -6,8 +6,9 @@ how contexts are shared among runs (`executable`).
 
 import array
 import ctypes
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -23,6 +24,7 @@ from tilewright.program import (
     Program,
     Stretch,
     View,
+    contiguous,
     depth,
     whole,
 )
@@ -33,6 +35,29 @@ from tilewright.runtime.threads import find_team, thread_count
 Array = np.ndarray[Any, np.dtype[Any]]
 
 ALIGNMENT = 64
+
+
+class _Expected(NamedTuple):
+    """What an input is that a run takes as it is.  strides: in bytes."""
+
+    number: int
+    item: Input
+    buffer: Buffer
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    def admit(self, given: Array) -> Array:
+        """Return the array laid out as the Program expects; raise if it cannot be."""
+        if (
+            type(given) is np.ndarray
+            and given.dtype == self.dtype
+            and given.shape == self.shape
+            and given.strides == self.strides
+            and given.flags.aligned
+        ):
+            return given
+        return conform(given, self.buffer, self.item)
 
 
 class ArrayContext:
@@ -59,6 +84,21 @@ class ArrayContext:
                 self.constants.append(block)
                 self.addresses[number] = block.ctypes.data
         self.steps = bind_steps(program.instructions, self.index, self._bind_leaf, self._truth)
+        self.expected = tuple(self._expected(item) for item in program.inputs)
+        fresh = [buffer for buffer in program.buffers if buffer.kind == OUTPUT]
+        self.fresh = tuple((self.numbers[b.name], b.name, _maker(b)) for b in fresh)
+        wholes = {buffer.name: whole(buffer) for buffer in fresh}
+        self.results = tuple(
+            (view.buffer, None if wholes.get(view.buffer) == view else view)
+            for view in program.outputs
+        )
+
+    def _expected(self, item: Input) -> _Expected:
+        number = self.numbers[item.buffer]
+        buffer = self.program.buffers[number]
+        strides = tuple(stride * buffer.dtype.bytes for stride in buffer.strides)
+        dtype = np.dtype(buffer.dtype.numpy)
+        return _Expected(number, item, buffer, dtype, buffer.shape, strides)
 
     def run(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
         """Return the outputs for the inputs; write the updates."""
@@ -71,24 +111,30 @@ class ArrayContext:
                 found=str(len(inputs)),
                 mend="pass every input of the function compiled, parameters and buffers too",
             )
+        addresses = self.addresses
         held: dict[str, Array] = {}
-        for given, item in zip(inputs, program.inputs, strict=True):
-            held[item.buffer] = conform(given, program.buffers[self.numbers[item.buffer]], item)
-        self._keep_apart(held)
-        self._keep_whole(inputs)
-        for buffer in program.buffers:
-            if buffer.kind == OUTPUT:
-                memory = np.empty(buffer.elements, dtype=buffer.dtype.numpy)
-                held[buffer.name] = _strided(memory, whole(buffer))
-        for name, value in held.items():
-            self.addresses[self.numbers[name]] = value.ctypes.data
+        for given, wanted in zip(inputs, self.expected, strict=True):
+            held[wanted.item.buffer] = value = wanted.admit(given)
+            addresses[wanted.number] = value.ctypes.data
+        if program.updates:
+            self._keep_apart(held)
+            self._keep_whole(inputs)
+        for number, name, make in self.fresh:
+            held[name] = value = make()
+            addresses[number] = value.ctypes.data
         self.call.threads = thread_count()
         for step in self.steps:
             step()
-        for given, item in zip(inputs, program.inputs, strict=True):
-            if item.buffer in program.updates and held[item.buffer] is not given:
-                given[...] = held[item.buffer]
-        return tuple(_strided(held[view.buffer], view) for view in program.outputs)
+        if program.updates:
+            for given, item in zip(inputs, program.inputs, strict=True):
+                if item.buffer in program.updates and held[item.buffer] is not given:
+                    given[...] = held[item.buffer]
+        return tuple(
+            [
+                held[name] if view is None else _strided(held[name], view)
+                for name, view in self.results
+            ]
+        )
 
     def _keep_whole(self, inputs: Sequence[Array]) -> None:
         for given, item in zip(inputs, self.program.inputs, strict=True):
@@ -150,6 +196,13 @@ def conform(given: Array, buffer: Buffer, item: Input) -> Array:
     value = _strided(memory, whole(buffer))
     value[...] = given
     return value
+
+
+def _maker(buffer: Buffer) -> Callable[[], Array]:
+    """Return what makes an array for an output."""
+    if buffer.strides == contiguous(buffer.shape):
+        return partial(np.empty, buffer.shape, np.dtype(buffer.dtype.numpy))
+    return lambda: _strided(np.empty(buffer.elements, buffer.dtype.numpy), whole(buffer))
 
 
 def _strided(memory: Array, view: View) -> Array:
