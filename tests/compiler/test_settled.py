@@ -169,3 +169,21 @@ def test_a_call_costs_no_more_than_the_three_operators_of_eager() -> None:
             _three(*values)
         ratios.append((middle - start) / (time.thread_time() - middle))
     assert statistics.median(ratios) < 1.3
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.enable_grad, torch.inference_mode])
+def test_a_parameter_that_asks_no_longer_is_seen_in_every_mode(mode: Any) -> None:
+    weight = torch.nn.Parameter(torch.ones(64))
+
+    def f(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
+        return a * weight + b * c * d if weight.requires_grad else weight * a - b * c * d
+
+    compiled = tw.compile(f, *_inputs())
+    for asks in (True, False, True):
+        weight.requires_grad_(asks)
+        for _ in range(3):
+            values = _inputs()
+            with mode():
+                found = compiled(*values)
+            assert found.requires_grad == (asks and mode is torch.enable_grad)
+            torch.testing.assert_close(found, f(*values))

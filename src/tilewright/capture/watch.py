@@ -113,6 +113,15 @@ class Watch:
 
     def unchanged(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Say whether the function still is what it was, for a call with these arguments."""
+        return self.reaches(args, kwargs) and self.asks()
+
+    def asks(self) -> bool:
+        """Say whether the same of the tensors that it reaches ask for gradients."""
+        return [tensor.requires_grad for tensor in self.reached] == self.asking
+
+    def reaches(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Say whether it is what it was but for what `asks` says: of tensors that a run takes, as
+        all of these are, the runtime compares that too."""
         if (_autocast() if _any_autocast() else None) is not self.autocast:
             return False
         if _default_dtype() is not self.dtype or (not self.grad and _grad()):
@@ -126,9 +135,7 @@ class Watch:
             found = self.read(scope)
         except (AttributeError, LookupError, ValueError):  # ValueError: of a cell that was emptied
             return False
-        if not all(map(is_, found, self.reached)):
-            return False
-        return [tensor.requires_grad for tensor in found] == self.asking
+        return all(map(is_, found, self.reached))
 
 
 def reader(places: Iterable[str], names: Scope) -> Callable[[Scope], tuple[Any, ...]]:

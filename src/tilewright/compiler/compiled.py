@@ -101,12 +101,14 @@ class Compiled:
         Raises ShapeError, DTypeError or OptionError where the call differs from the example.
         """
         version = self._current
-        unchanged = version.captured.watch.unchanged(args, kwargs)
+        watch = version.captured.watch
+        unchanged = watch.reaches(args, kwargs)
         if unchanged and len(args) == version.arity and not kwargs:
             settled = version.runs.settled
             outputs = settled(args if version.direct else version.captured.feed(args))
             if outputs is not None:
                 return outputs[0]
+        unchanged = unchanged and watch.asks()
         if is_transforming():
             leave_to_eager(under_a_transform(), self.options)
             return self._fn(*args, **kwargs)

@@ -10,7 +10,7 @@ This module does not know how values are prepared.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from operator import is_
+from operator import attrgetter, is_, methodcaller
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,9 @@ from tilewright.program import Program
 
 Prepare = Callable[[Sequence[Any]], Sequence[Any]]
 Passed = Callable[[Sequence[Any]], list[Any] | None]
+
+# Of names that are one look-up each: they are asked of everything that stays, before every run.
+_data_ptr, _version = methodcaller("data_ptr"), attrgetter("_version")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +76,17 @@ class Kept:
         where something has to be prepared."""
         staying, others = self._staying, self._passed
         form = _form([inputs[place] for place in staying])
+        fitting: list[Any] = []  # that of the last record, once it was found to be the same
 
         def passed(inputs: Sequence[Any]) -> list[Any] | None:
+            nonlocal fitting
             record = self._last
             if record is None or not _is_current(record, [inputs[place] for place in staying]):
                 return None
-            if record.form != form:
-                return None
+            if record.form is not fitting:
+                if record.form != form:
+                    return None
+                fitting = record.form
             return [*[inputs[place] for place in others], *record.kept]
 
         return passed
@@ -101,14 +108,10 @@ def _state(staying: Sequence[Any]) -> list[int] | None:
 
     None where writes of tensors are not counted, as of those made in inference mode.
     """
-    if all(isinstance(value, np.ndarray) for value in staying):
-        return []
     try:
-        found = [value.data_ptr() for value in staying]
-        found += [value._version for value in staying]
+        return [*map(_data_ptr, staying), *map(_version, staying)]
     except (RuntimeError, AttributeError):
-        return None
-    return found
+        return [] if all(isinstance(value, np.ndarray) for value in staying) else None
 
 
 def _form(staying: Sequence[Any]) -> list[Any]:

@@ -150,9 +150,10 @@ class TrainStep:
 
     def inputs(self, *batch: Any) -> list[torch.Tensor]:
         """Return the tensors that the next step is run on, in the order of the graph's inputs."""
-        leaves = self._active.captured.call.flatten(batch, {})
-        active = self._ready(batch)
-        if active is None:
+        active = self._active
+        leaves = active.captured.call.flatten(batch, {})
+        followed = active.follows(self._rule, self.optimizer)
+        if not followed or not active.captured.watch.unchanged(batch, {}):
             active = self._compile_again(batch)
         if not active.holds(self.optimizer) and not active.adopt(self._rule, self.optimizer):
             active = self._compile_again(batch)
@@ -166,7 +167,9 @@ class TrainStep:
         active = self._active
         if active.settled is None or not active.captured.call.is_simple(batch):
             return None
-        if self._ready(batch) is None or not active.holds(self.optimizer):
+        if not active.follows(self._rule, self.optimizer):
+            return None
+        if not active.captured.watch.reaches(batch, {}) or not active.holds(self.optimizer):
             return None
         self._set_numbers(active)
         return active.settled([*active.captured.feed(batch), *active.inputs])
@@ -185,13 +188,6 @@ class TrainStep:
         if not self.options.check:
             active.learn(inputs)
         return outputs
-
-    def _ready(self, batch: tuple[Any, ...]) -> Active | None:
-        """Return what was compiled, if it still is what the optimizer and the module ask for."""
-        active = self._active
-        if not active.follows(self._rule, self.optimizer):
-            return None
-        return active if active.captured.watch.unchanged(batch, {}) else None
 
     def _set_numbers(self, active: Active) -> None:
         """Put what is another number at every step where the Program reads it."""
