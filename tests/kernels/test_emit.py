@@ -27,6 +27,27 @@ BODIES: dict[str, tuple[Any, ...]] = {
         },
         ("c", "a"),
     ),
+    # A gate behind what takes long, and one that some elements are without.
+    "cell": (
+        {"x": "f32[5, 120]", "c": "f32[5, 30]"},
+        {
+            "g": "f32[5, 30]: y[i<5, j<30] = tanh(x[i, j])",
+            "n": "f32[5, 30]: y[i<5, j<30] = sigmoid(x[i, j + 30]) * c[i, j] + g[i, j]",
+            "t": "f32[5, 30]: y[i<5, j<30] = tanh(n[i, j])",
+            "o": "f32[5, 30]: y[i<5, j<30] = sigmoid(x[i, j + 90])",
+            "h": "f32[5, 30]: y[i<5, j<30] = o[i, j] * t[i, j]",
+        },
+        ("n", "h"),
+    ),
+    "cellpart": (
+        {"x": "f32[5, 30]", "c": "f32[5, 30]"},
+        {
+            "g": "f32[5, 30]: y[i<5, j<30] = exp(x[i, j]) where j < 20 else 2.0",
+            "t": "f32[5, 30]: y[i<5, j<30] = tanh(g[i, j] * c[i, j])",
+            "o": "f32[5, 30]: y[i<5, j<30] = sigmoid(x[i, j] - 1)",
+            "h": "f32[5, 30]: y[i<5, j<30] = (o[i, j - 3] ?? 0.5) * t[i, j]",
+        },
+    ),
     "gelu": (
         {"x": "f32[700]"},
         {"y": "f32[700]: y[i<700] = 0.5 * x[i] * (1 + erf(x[i] * 0.7071067811865476))"},

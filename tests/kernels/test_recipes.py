@@ -43,6 +43,24 @@ def test_names_and_origins_do_not_change_a_kernel() -> None:
     assert emit(plain) == emit(replace(other, name="layer", nodes=nodes))
 
 
+def test_what_takes_long_begins_before_what_waits_for_such() -> None:
+    graph = body(
+        {"x": "f32[8, 64]"},
+        {
+            "g": "f32[8, 64]: y[i<8, j<64] = exp(x[i, j])",
+            "n": "f32[8, 64]: y[i<8, j<64] = g[i, j] * 2",
+            "t": "f32[8, 64]: y[i<8, j<64] = tanh(n[i, j])",
+            "o": "f32[8, 64]: y[i<8, j<64] = sigmoid(x[i, j])",
+            "h": "f32[8, 64]: y[i<8, j<64] = o[i, j] * t[i, j]",
+        },
+        ("n", "h"),
+    )
+    text = emit(graph).text
+    loop = text[text.rindex("#pragma GCC ivdep") :]
+    order = [loop.index(f"= {name}_f32(") for name in ("exp", "sigmoid", "tanh")]
+    assert order == sorted(order)
+
+
 def test_a_kernel_is_named_by_its_text() -> None:
     a = emit(body({"x": "f32[8]"}, {"y": "f32[8]: y[i<8] = x[i] + 1"}))
     b = emit(body({"x": "f32[8]"}, {"y": "f32[8]: y[i<8] = x[i] + 2"}))

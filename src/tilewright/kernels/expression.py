@@ -212,12 +212,12 @@ class Printer:
     def _computed(self, read: Read, scope: Scope) -> Term:
         """Compute a value that has no memory: first all it is made of, the deepest first."""
         term: Term | None = None
-        for inner in self._from_the_ground(read, lambda known: scope.find(known) is not None):
+        for inner in self.from_the_ground(read, lambda known: scope.find(known) is not None):
             term = self._formula(inner, scope)
         assert term is not None, f"{read.tensor} is computed last"
         return term
 
-    def _from_the_ground(self, read: Read, known: Callable[[Read], bool]) -> Iterator[Read]:
+    def from_the_ground(self, read: Read, known: Callable[[Read], bool]) -> Iterator[Read]:
         """Yield the values without memory that a value is made of, itself last, each after its own.
 
         Not by recursion: chains of values may be long.
@@ -353,7 +353,7 @@ class Printer:
         if self._is_reduced(read):  # computed once, with its own checks, where it is reduced
             return []
         known = self._faults
-        for inner in self._from_the_ground(read, lambda r: r in known or self._is_reduced(r)):
+        for inner in self.from_the_ground(read, lambda r: r in known or self._is_reduced(r)):
             formula = self.body.formula(inner.tensor)
             assert formula is not None, f"{inner.tensor} has neither memory nor a formula"
             known[inner] = self._bound_faults(formula, inner.index)

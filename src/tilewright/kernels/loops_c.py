@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from tilewright.base.dtypes import BOOL, I64
 from tilewright.base.expr import Call, Const, Expr, Read, Sym, names
 from tilewright.base.expr import walk as expressions
+from tilewright.base.scalar import BY_NAME as FUNCTIONS
 from tilewright.base.sizes import Size, same
 from tilewright.kernels.conversion import literal, load, stored
-from tilewright.kernels.expression import Memory, Printer
+from tilewright.kernels.expression import Memory, Printer, bound_to
 from tilewright.kernels.functions import apply
 from tilewright.kernels.loops import (
     Buffer,
@@ -31,6 +32,9 @@ from tilewright.kernels.loops import (
 from tilewright.kernels.statement import Statement
 from tilewright.kernels.sums import Held, declare, halve, result_of, take
 from tilewright.kernels.text import ATOM, ONE_BY_ONE, PRODUCT, SUM, Scope, Term, c_type
+
+LONG = 8
+"""Operations from which a function takes so long that others are worth computing meanwhile."""
 
 
 def print_nest(printer: Printer, nest: LoopNest, targets: Mapping[str, Memory], root: Scope) -> int:
@@ -91,6 +95,7 @@ class _Walk:
                 scope.add(f"const long {name} = {self.index(value, scope)};")
             case Loop():
                 inner = self.opened(scope, item)
+                self.begin(item, inner)
                 self.items(item.items, inner)
                 head = self.head(item, scope)
                 if pragma := self.pragma(item):
@@ -115,6 +120,46 @@ class _Walk:
                 scope.add(f"{c} {name}[{length}];")
             case Keep():
                 self.keep(item, scope)
+
+    def begin(self, loop: Loop, scope: Scope) -> None:
+        """Print those values of lanes first that take long and wait for nothing that does, where
+        something else that takes long waits for one.
+
+        A processor looks a few hundred instructions ahead: what stands behind a chain of functions
+        that take long is not computed beside it.
+        """
+        stores = [item for item in loop.items if isinstance(item, Do) and not item.into]
+        if loop.kind != "lanes" or len(stores) < len(loop.items):
+            return
+        chains: dict[Read, int] = {}  # how many that take long, one after another, a value takes
+        first: list[Read] = []
+        for item in stores:
+            target = self.printer.normal(_target(self.nest.statement(item)))
+            made = self.printer.from_the_ground(
+                target, lambda read: read in chains or scope.find(read) is not None
+            )
+            for read in made:
+                nodes = self.nodes(read)
+                waits = max(
+                    (chains.get(node, 0) for node in nodes if isinstance(node, Read)), default=0
+                )
+                long = any(isinstance(n, Call) and FUNCTIONS[n.fn].flops >= LONG for n in nodes)
+                chains[read] = waits + long
+                first += [read] if long and not waits else []
+        if len(first) > 1 and max(chains.values()) > 1:
+            for read in first:
+                self.printer.value(read, scope)
+
+    def nodes(self, read: Read) -> list[Expr]:
+        """Return all that the formula of a computed value consists of, reads in normal form."""
+        formula = self.nest.body.formula(read.tensor)
+        assert formula is not None, f"{read.tensor} is computed"
+        parts = (part for part in bound_to(formula, read.index) if part is not None)
+        found = [node for part in parts for node in expressions(part)]
+        return [
+            self.printer.normal(Read(node.tensor, node.index)) if isinstance(node, Read) else node
+            for node in found
+        ]
 
     def pragma(self, loop: Loop) -> str:
         """Return what the compiler is told of a loop: its turns do not meet, or all meet in one
@@ -198,12 +243,16 @@ def store(
     printer: Printer, statement: Statement, targets: Mapping[str, Memory], scope: Scope
 ) -> None:
     """Print the computing and storing of one element of a pointwise statement."""
-    index = (statement.bound(entry) for entry in statement.formula.index)
-    read = printer.normal(Read(statement.name, tuple(index)))
+    read = printer.normal(_target(statement))
     faults = printer.faults(read)
     if faults:
         printer.check(faults, (), scope)
     write(printer, read, printer.value(read, scope), targets, scope)
+
+
+def _target(statement: Statement) -> Read:
+    index = (statement.bound(entry) for entry in statement.formula.index)
+    return Read(statement.name, tuple(index))
 
 
 def write(
