@@ -53,6 +53,23 @@ def test_each_level_needs_what_those_below_it_need() -> None:
     assert ("x86-64-v4" in able) == ("avx512vl" in told)
 
 
+@pytest.mark.parametrize(
+    ("rows", "columns", "ours"),
+    [(8, 1024, True), (32, 1024, True), (7, 1024, False), (8, 1016, False)],
+)
+def test_some_rows_times_a_large_transposed_matrix_are_ours_where_that_was_measured(
+    rows: int, columns: int, *, ours: bool
+) -> None:
+    x, w = torch.randn(rows, 1024), torch.randn(columns, 1024)
+    for target, measured in (("x86-64-v3", True), ("x86-64", False)):
+        options = tw.Options(target=runnable(target))
+        built = tw.compile(lambda x, w: x @ w.T, x, w, options=options)
+        assert ("aten.mm.out" not in built.explain()) == (ours and measured)
+        torch.testing.assert_close(
+            built(x, w).double(), x.double() @ w.double().T, rtol=1e-4, atol=1e-3
+        )
+
+
 LISTED = {f"{k.group} {k.name}": k for k in cpu_kernels.kernels(4096) if k.flops < 300_000_000}
 CHOSEN = ("product 32 x 32 x 32 NN", "rows softmax", "rows, with gradient layer norm")
 

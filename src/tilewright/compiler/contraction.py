@@ -38,7 +38,7 @@ from tilewright.kernels import (
     merged,
 )
 from tilewright.program import KEPT, LibraryCall, View, contiguous, reach, whole
-from tilewright.tune import LIBRARY, read_tiling
+from tilewright.tune import LIBRARY, read_tiling, this_processor
 
 if TYPE_CHECKING:
     from tilewright.compiler.assemble import Assembly
@@ -115,7 +115,8 @@ def _decided(
     before, _ = assembly.before(right)
     if library and ours and not _is_copied(found, left, right):
         few = before is assembly and _is_packed_for_few(found, right)
-        ours = _flops(found) <= SMALL and not few
+        small = _flops(found) <= SMALL and not few
+        ours = small or _is_shared_better(found, right, assembly.options.target)
     if not (ours or library):
         return None
     if able and before.kind == KEPT and _is_kept(found, dtype, views):
@@ -179,6 +180,9 @@ SMALL = 40_000_000
 """Operations of a product up to which ours is at least as fast as the library called for it."""
 FEW, MUCH = 16, 65536
 """Rows that do not pay for packing this many elements of the right operand."""
+SOME, LARGE = range(8, 33), 1 << 20
+"""Rows worth packing so many elements of the right operand for, and too few for the library to
+share among threads, as measured where a vector has 32 bytes."""
 RUN = 8
 """Elements of a result that lie together and are worth a vector."""
 
@@ -230,9 +234,15 @@ def _is_small(view: View) -> bool:
 
 def _is_packed_for_few(found: Contraction, right: View) -> bool:
     """Say whether most of the time would go into packing the right operand for a few rows."""
-    if _volume(found.m) >= FEW or _volume((*found.n, *found.k)) < MUCH:
-        return False
-    return _is_packed(found, right)
+    few = _volume(found.m) < FEW and _volume((*found.n, *found.k)) >= MUCH
+    return few and _is_packed(found, right)
+
+
+def _is_shared_better(found: Contraction, right: View, target: str) -> bool:
+    """Say whether threads share some rows times a large packed operand better by ours."""
+    large = not found.batch and _volume((*found.n, *found.k)) >= LARGE
+    some = large and _volume(found.m) in SOME and _is_packed(found, right)
+    return some and this_processor(target).vector == 32
 
 
 def _is_packed(found: Contraction, right: View) -> bool:
