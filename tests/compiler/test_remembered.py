@@ -115,8 +115,8 @@ def test_what_is_measured_while_a_graph_is_compiled_is_not_taken_for_what_it_was
     (first, *_) = _asked(_step())
     assemble = pipeline.assemble
 
-    def beside(*given: Any) -> Assembled:
-        done = assemble(*given)
+    def beside(*given: Any, **named: Any) -> Assembled:
+        done = assemble(*given, **named)
         _measure(first.kernel, first.recipe, 1.0)
         return done
 
@@ -176,8 +176,8 @@ def test_reasons_that_have_changed_since_say_so(made: list[str]) -> None:
     with pytest.MonkeyPatch.context() as measured:
         other = pipeline.assemble
 
-        def differing(graph: Graph, *rest: object) -> Assembled:
-            assembled = other(graph, *rest)  # type: ignore[arg-type]
+        def differing(*given: Any, **named: Any) -> Assembled:
+            assembled = other(*given, **named)
             return replace(assembled, program=replace(assembled.program, name="another"))
 
         measured.setattr(pipeline, "assemble", differing)

@@ -28,6 +28,7 @@ from tilewright.compiler.inplace import updates_in_place
 from tilewright.compiler.library import Call, reason_of, serve
 from tilewright.compiler.options import Options
 from tilewright.compiler.report import Decision
+from tilewright.compiler.sources import Begin, Sources
 from tilewright.compiler.strided import is_contiguous
 from tilewright.compiler.varying import sizes_of
 from tilewright.compiler.winograd import place_winograd
@@ -59,7 +60,6 @@ from tilewright.program import (
     Buffer,
     Input,
     Instruction,
-    KernelSource,
     Launch,
     LibraryCall,
     Program,
@@ -85,16 +85,20 @@ class Assembled:
 
 
 def assemble(
-    graph: Graph, options: Options, choices: Choices, lying: Mapping[str, View] | None = None
+    graph: Graph,
+    options: Options,
+    choices: Choices,
+    lying: Mapping[str, View] | None = None,
+    begin: Begin | None = None,
 ) -> Assembled:
     """Turn an optimized graph into a Program.
 
     Results come in the order of the graph's outputs, without those that are updates: these are
     written into their inputs.  choices: what was measured.  lying: how inputs lie that are not
-    contiguous; such a one is given as flat memory.  Raises LibraryCallError under
-    `Options(library=False)`.
+    contiguous; such a one is given as flat memory.  begin: is told of each kernel once it is
+    written.  Raises LibraryCallError under `Options(library=False)`.
     """
-    assembly = Assembly(graph, options, choices)
+    assembly = Assembly(graph, options, choices, Sources(begin))
     for value in graph.inputs:
         view = (lying or {}).get(value.name)
         assembly.places[value.name] = assembly.input(value, view)
@@ -118,13 +122,13 @@ class Assembly:
     prepared (the values `early`), and the inputs that stay.  kind: of the buffers of its values.
     """
 
-    def __init__(self, graph: Graph, options: Options, choices: Choices) -> None:
+    def __init__(self, graph: Graph, options: Options, choices: Choices, kernels: Sources):
         self.graph = graph
         self.options = options
         self.choices = choices
         self.places: dict[str, View] = {}
         self.buffers: dict[str, Buffer] = {}
-        self.kernels: dict[str, KernelSource] = {}
+        self.kernels = kernels
         self.emitted: dict[str, Emitted] = {}
         self.steps: list[control.Step] = []
         self.decisions: list[Decision] = []
@@ -148,9 +152,8 @@ class Assembly:
         self.lasting, self.early = staying(self.graph), prepared(self.graph)
 
     def _beside(self, graph: Graph) -> "Assembly":
-        made = Assembly(graph, self.options, self.choices)
-        made.buffers, made.kernels, made.decisions = self.buffers, self.kernels, self.decisions
-        made.emitted = self.emitted
+        made = Assembly(graph, self.options, self.choices, self.kernels)
+        made.buffers, made.decisions, made.emitted = self.buffers, self.decisions, self.emitted
         made.named, made.kind = self.named, self.kind
         return made
 
@@ -238,8 +241,7 @@ class Assembly:
         origin: Origin,
     ) -> None:
         """Add the launch of a kernel, and the function (its name and text) that it calls."""
-        name, text = function
-        self.kernels.setdefault(name, KernelSource(name, text))
+        self.kernels.add(*function)
         self.kernel(made)
         self.steps.append(Launch(made.name, inputs, outputs, made.parts, origin, made.flops))
 
@@ -304,7 +306,7 @@ class Assembly:
 
     def kernel(self, made: Emitted) -> None:
         """Add a kernel to the Program, if it does not have it."""
-        self.kernels.setdefault(made.name, KernelSource(made.name, made.text))
+        self.kernels.add(made.name, made.text)
         self.emitted.setdefault(made.name, made)
 
     def _sizes(self) -> View:
@@ -450,7 +452,7 @@ class Assembly:
         program = Program(
             self.graph.name,
             tuple(self.buffers.values()),
-            tuple(self.kernels.values()),
+            tuple(self.kernels),
             self.block(),
             tuple(Input(value.name, self.graph.role(value.name)) for value in self.graph.inputs),
             outputs,
@@ -470,9 +472,7 @@ class Assembly:
             program = replace(program, buffers=stacks, sizes=self.sizes)
             return Assembled(program, tuple(self.decisions), plan, self.emitted)
         offsets = dict(plan.offsets)
-        placed = tuple(
-            replace(buffer, offset=offsets.get(buffer.name, 0)) for buffer in program.buffers
-        )
+        placed = tuple(replace(b, offset=offsets.get(b.name, 0)) for b in program.buffers)
         program = replace(program, buffers=placed, arena_bytes=plan.bytes)
         return Assembled(program, tuple(self.decisions), plan, self.emitted)
 

@@ -20,6 +20,7 @@ from tilewright.compiler.options import Options
 from tilewright.compiler.orders import CountPlaces
 from tilewright.compiler.remembered import key_of, remember, remembered
 from tilewright.compiler.running import SplitRunningSums
+from tilewright.compiler.sources import Begin
 from tilewright.compiler.varying import check_other_example
 from tilewright.graph.ir import Graph, Node
 from tilewright.graph.passes import Pass, run
@@ -34,7 +35,7 @@ from tilewright.optimize import (
     simplifications,
 )
 from tilewright.program import Program
-from tilewright.runtime import Executable, find_toolchain
+from tilewright.runtime import Ahead, Executable
 from tilewright.tune import Store
 
 
@@ -80,26 +81,31 @@ def build(graph: Graph, options: Options | None = None, store: Store | None = No
     program, reasons = remembered(key, options), None
     watch.lap("look up")
     found = program is not None
-    if program is None:
-        reasons = _reasons(graph, options, store, watch)
-        program = reasons.assembled.program
-        if program.sizes is not None:
-            check_other_example(graph, program, lambda other: _program(other, options, store))
-            watch.lap("check sizes")
-        remember(key, program, reasons.answers)
-    why = functools.cache(lambda: reasons or _reasons(graph, options, store, Stopwatch()))
-    # Without a target the system's compiler is looked for only if there is something to compile.
-    toolchain = find_toolchain(options.target) if options.target else None
-    executable = Executable(program, toolchain, verified=found)
+    with Ahead(options.target) as ahead:
+        if program is None:
+            reasons = _reasons(graph, options, store, watch, ahead.begin)
+            program = reasons.assembled.program
+            if program.sizes is not None:
+                check_other_example(graph, program, lambda other: _program(other, options, store))
+                watch.lap("check sizes")
+            remember(key, program, reasons.answers)
+        executable = Executable(program, ahead.toolchain(), verified=found)
     watch.lap("compile kernels")
+    why = functools.cache(lambda: reasons or _reasons(graph, options, store, Stopwatch()))
     return Built(graph, program, executable, tuple(watch.laps), why, options.target)
 
 
-def _reasons(graph: Graph, options: Options, store: Store | None, watch: Stopwatch) -> Reasons:
+def _reasons(
+    graph: Graph,
+    options: Options,
+    store: Store | None,
+    watch: Stopwatch,
+    begin: Begin | None = None,
+) -> Reasons:
     choices = choices_for(options, store)
     optimized = run(graph, passes(options, choices), verify=options.verify)
     watch.lap("optimize")
-    assembled = assemble(optimized, options, choices)
+    assembled = assemble(optimized, options, choices, begin=begin)
     watch.lap("assemble")
     return Reasons(optimized, assembled, choices.told(), choices.answers())
 

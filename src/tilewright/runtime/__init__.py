@@ -1,5 +1,6 @@
 """A Program to numbers: compile its kernels, hold its memory, run it, differentiate through it."""
 
+from tilewright.runtime.ahead import Ahead
 from tilewright.runtime.executable import Executable, load
 from tilewright.runtime.standalone import Observed, observe, write_standalone
 from tilewright.runtime.target import NATIVE, TARGETS, check_target
@@ -10,6 +11,7 @@ from tilewright.runtime.trace import Timed, Trace
 __all__ = [
     "NATIVE",
     "TARGETS",
+    "Ahead",
     "Executable",
     "Observed",
     "Timed",

@@ -66,7 +66,11 @@ class Cache:
         return entry if _sum(entry) == content[:SUM_BYTES] else None
 
     def put(self, key: str, entry: bytes) -> None:
-        """Keep the entry, in the folder if it can be written."""
+        """Keep the entry, in the folder if it can be written.
+
+        Threads may do so at once, as processes may: without a lock, that a child of a fork could
+        find held for ever; at worst a folder is looked at twice.
+        """
         if self._writable:
             try:
                 _write(self.place(key), _sum(entry) + entry)

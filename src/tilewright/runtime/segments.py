@@ -25,6 +25,7 @@ from tilewright.program import (
     ZERO_DIVISION,
     Buffer,
     Instruction,
+    KernelSource,
     Launch,
     Loop,
     Program,
@@ -78,11 +79,16 @@ def build_segments(program: Program, toolchain: Toolchain | None) -> tuple[Nativ
     count = len(stretches_of(program))
     if not any(isinstance(step, Launch) for step in steps(program)):
         return (_nothing,) * count
-    texts = {f"kernel {kernel.name}": kernel.text for kernel in program.kernels}
+    texts = dict(map(unit, program.kernels))
     texts[TABLES] = tables(program)
     texts[RUNNER.name] = RUNNER.read_text(encoding="utf-8")
     library = build(toolchain or find_toolchain(), texts)
     return tuple(_function(library, i) for i in range(count))
+
+
+def unit(kernel: KernelSource) -> tuple[str, str]:
+    """Return what a kernel is called while it is compiled, and its text."""
+    return f"kernel {kernel.name}", kernel.text
 
 
 class Kernels:
@@ -92,7 +98,7 @@ class Kernels:
         self.names = [kernel.name for kernel in program.kernels]
         self._library: ctypes.CDLL | None = None
         if self.names:
-            texts = {f"kernel {kernel.name}": kernel.text for kernel in program.kernels}
+            texts = dict(map(unit, program.kernels))
             texts[TABLES] = _exports(self.names)
             texts[RUNNER.name] = RUNNER.read_text(encoding="utf-8")
             self._library = build(toolchain or find_toolchain(), texts)

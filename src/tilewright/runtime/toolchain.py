@@ -19,9 +19,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tilewright.base.errors import OptionError, ToolchainError
@@ -58,12 +58,16 @@ CACHE_MIB = 1024
 
 @dataclass(frozen=True, slots=True)
 class Toolchain:
-    """A C compiler: how it is called, what it says it is, its flags, and where its work is kept."""
+    """A C compiler: how it is called, what it says it is, its flags, and where its work is kept.
+
+    started: by the keys of objects, what is being compiled already (`runtime/ahead.py`).
+    """
 
     command: tuple[str, ...]
     identity: str
     flags: tuple[str, ...]
     cache: Cache
+    started: Mapping[str, Future[bytes]] = field(default_factory=dict, compare=False)
 
     def key(self, *parts: str) -> str:
         """Return the cache key of what this compiler makes from the parts."""
@@ -195,22 +199,37 @@ def _objects(
     toolchain: Toolchain, texts: Mapping[str, str], keys: Mapping[str, str], folder: Path
 ) -> list[Path]:
     """Put an object file for each text into the folder; return them in order."""
-    places = {name: folder / f"{i}.o" for i, name in enumerate(texts)}
-    missing = []
-    for name, place in places.items():
-        entry = toolchain.cache.get(keys[name])
-        if entry is None:
-            missing.append(name)
-        else:
-            place.write_bytes(entry)
-    with ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as pool:
-        jobs = [
-            pool.submit(_compile, toolchain, name, texts[name], places[name]) for name in missing
-        ]
-        for name, job in zip(missing, jobs, strict=True):
-            job.result()
-            toolchain.cache.put(keys[name], places[name].read_bytes())
-    return list(places.values())
+    jobs: dict[str, Callable[[], bytes]] = {}
+    with compilers() as pool:
+        # The longest first, so that no core waits for the last.
+        for name in sorted(texts, key=lambda name: -len(texts[name])):
+            job = toolchain.started.get(keys[name])
+            jobs[name] = (job or pool.submit(compiled, toolchain, name, texts[name])).result
+        places = [folder / f"{i}.o" for i in range(len(texts))]
+        for place, name in zip(places, texts, strict=True):
+            place.write_bytes(jobs[name]())
+    return places
+
+
+def compilers() -> ThreadPoolExecutor:
+    """Return what compiles side by side, one process a core."""
+    return ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0)))
+
+
+def compiled(toolchain: Toolchain, name: str, text: str) -> bytes:
+    """Return the object of a C text: as a cache has it, else made now.
+
+    Raises ToolchainError, with the name, where the compiler refuses it.
+    """
+    key = toolchain.key("object", text)
+    entry = toolchain.cache.get(key)
+    if entry is None:
+        with tempfile.TemporaryDirectory(prefix="tilewright-") as folder:
+            place = Path(folder) / "object.o"
+            _compile(toolchain, name, text, place)
+            entry = place.read_bytes()
+        toolchain.cache.put(key, entry)
+    return entry
 
 
 def _compile(toolchain: Toolchain, name: str, text: str, place: Path) -> None:

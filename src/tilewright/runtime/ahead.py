@@ -1,0 +1,62 @@
+"""Kernels that are compiled while the Program that needs them is still being made.
+
+The idea: the toolchain that `Ahead` gives knows what it has begun, and `build` waits for that in
+the place of compiling it again; what a cache has is begun, and is there at once.
+
+This module does not know who writes kernels, nor whether a Program will come of them.
+"""
+
+from concurrent.futures import Future
+from dataclasses import replace
+from types import TracebackType
+
+from tilewright.program import KernelSource
+from tilewright.runtime.segments import RUNNER, unit
+from tilewright.runtime.toolchain import Toolchain, compiled, compilers, find_toolchain
+
+
+class Ahead:
+    """A context in which kernels are compiled as soon as they are known; final.
+
+    Mutable: what has begun only grows.  What nobody has waited for when it ends is left, or, if its
+    turn has not come, not made.
+    """
+
+    def __init__(self, target: str) -> None:
+        """target: the instruction set, as `find_toolchain` takes it."""
+        self._target = target
+        self._found: Toolchain | None = None
+        self._pool = compilers()
+        self._jobs: dict[str, Future[bytes]] = {}
+
+    def __enter__(self) -> "Ahead":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def begin(self, kernel: KernelSource) -> None:
+        """Begin to compile a kernel; raise ToolchainError or OptionError if there is no compiler.
+
+        Where a compiler refuses the kernel, whoever builds with it is told.
+        """
+        if self._found is None:
+            self._found = find_toolchain(self._target)
+            self._submit(self._found, RUNNER.name, RUNNER.read_text(encoding="utf-8"))
+        self._submit(self._found, *unit(kernel))
+
+    def toolchain(self) -> Toolchain | None:
+        """Return the compiler, with what has begun; None where nothing has and no target is asked
+        for: the system's is looked for only if there is something to compile."""
+        if self._found is None:
+            return find_toolchain(self._target) if self._target else None
+        return replace(self._found, started=self._jobs)
+
+    def _submit(self, toolchain: Toolchain, name: str, text: str) -> None:
+        job = self._pool.submit(compiled, toolchain, name, text)
+        self._jobs[toolchain.key("object", text)] = job

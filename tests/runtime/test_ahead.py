@@ -1,0 +1,101 @@
+"""What is compiled while a Program is being made is compiled once, and waited for where it is."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tilewright.base.errors import ToolchainError
+from tilewright.program import Program
+from tilewright.runtime import Ahead, Executable, Toolchain
+from tilewright.runtime import toolchain as module
+
+from .programs import chain, kernel
+
+PROGRAM = chain(3, 100, 2)
+
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The names of what is compiled, where no cache has anything."""
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
+    seen: list[str] = []
+    compile_ = module._compile
+
+    def watched(toolchain: Toolchain, name: str, text: str, place: Path) -> None:
+        seen.append(name)
+        compile_(toolchain, name, text, place)
+
+    monkeypatch.setattr(module, "_compile", watched)
+    yield seen
+    module._toolchain.cache_clear()
+
+
+def ran(program: Program, toolchain: Toolchain | None) -> bool:
+    x = np.arange(100, dtype=np.float32)
+    return bool((Executable(program, toolchain).run_arrays([x])[0] == x[::-1] + 3).all())
+
+
+@pytest.mark.parametrize("kept", ["", "0"])
+def test_what_has_begun_is_not_compiled_again(
+    made: list[str], kept: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the cache keeps nothing."""
+    monkeypatch.setenv("TILEWRIGHT_CACHE_MIB", kept)
+    with Ahead("") as ahead:
+        for one in PROGRAM.kernels:
+            ahead.begin(one)
+        assert ran(PROGRAM, ahead.toolchain())
+    assert sorted(made) == ["kernel shift", "segments.c", "the tables of a program"]
+
+
+def test_what_a_cache_has_is_not_compiled_again(made: list[str]) -> None:
+    assert ran(PROGRAM, None)
+    made.clear()
+    with Ahead("") as ahead:
+        for one in PROGRAM.kernels:
+            ahead.begin(one)
+        assert ran(PROGRAM, ahead.toolchain())
+    assert made == []
+
+
+def test_a_kernel_of_the_same_name_with_another_text_is_another(made: list[str]) -> None:
+    with Ahead("") as ahead:
+        ahead.begin(kernel("shift", "  return 0;"))
+        assert ran(PROGRAM, ahead.toolchain())
+    assert made.count("kernel shift") == 2
+
+
+def test_what_the_compiler_refuses_is_said_to_whoever_builds_with_it(made: list[str]) -> None:
+    bad = kernel("shift", "  return nonsense +;")
+    with Ahead("") as ahead:
+        ahead.begin(bad)
+        with pytest.raises(ToolchainError, match="refuses kernel shift"):
+            ran(replace(PROGRAM, kernels=(bad,)), ahead.toolchain())
+        assert ran(PROGRAM, ahead.toolchain())
+    assert made.count("kernel shift") == 2
+
+
+def test_a_program_that_is_never_made_leaves_what_has_begun(made: list[str]) -> None:
+    def broken_off() -> None:
+        with Ahead("") as ahead:
+            ahead.begin(PROGRAM.kernels[0])
+            raise ValueError("of the graph")
+
+    with pytest.raises(ValueError, match="of the graph"):
+        broken_off()
+    assert ran(PROGRAM, None)
+    assert made.count("kernel shift") <= 2
+
+
+def test_no_compiler_is_looked_for_where_nothing_begins(
+    made: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CC", str(tmp_path / "none"))
+    with Ahead("") as ahead:
+        assert ahead.toolchain() is None
+    with Ahead("") as ahead, pytest.raises(ToolchainError, match="does not run"):
+        ahead.begin(PROGRAM.kernels[0])
+    assert made == []
