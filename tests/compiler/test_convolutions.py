@@ -19,6 +19,8 @@ CASES: dict[str, tuple[Any, ...]] = {
     "few positions, one dim": ((2, 3, 6), (32, 3, 3), 1, 1, 1, 1),
     "one position in a kernel": ((3, 4, 5, 5), (6, 4, 1, 1), 1, 0, 1, 1),
     "one position, strided": ((2, 4, 7, 6), (6, 4, 1, 1), 2, 0, 1, 1),
+    "one position, bordered": ((2, 4, 7, 6), (6, 4, 1, 1), (2, 3), (1, 2), 1, 1),
+    "one position, groups": ((2, 6, 9), (4, 3, 1), 4, 0, 1, 2),
     "windows apart": ((2, 3, 8, 8), (5, 3, 2, 2), 3, 0, 1, 1),
     "windows side by side": ((2, 3, 8, 12), (5, 3, 4, 4), 4, 0, 1, 1),
     "strided and dilated": ((2, 3, 13, 11), (4, 3, 3, 2), (3, 2), (2, 1), (2, 3), 1),
@@ -29,7 +31,14 @@ CASES: dict[str, tuple[Any, ...]] = {
     "transposed": ((2, 3, 5, 6), (3, 4, 3, 2), 2, 1, 1, 1),
     "transposed, groups": ((2, 4, 5), (4, 3, 3), 3, 1, 2, 2),
 }
-KEPT = ("few positions", "strided and dilated", "groups", "a channel each", "transposed")
+KEPT = (
+    "few positions",
+    "one position, bordered",
+    "strided and dilated",
+    "groups",
+    "a channel each",
+    "transposed",
+)
 
 
 def convolution(case: str) -> Any:
@@ -115,4 +124,34 @@ def test_the_library_has_the_convolutions_that_it_is_faster_at() -> None:
     assert "contraction: " not in many
     assert "2 library calls" in many
     assert "contraction: [64, 27] @ [27, 648]" in first  # forward
-    assert "1 library calls" in first
+    assert "contraction: [64, 648] @ [648, 27]" in first  # the weight's gradient
+    assert "0 library calls" in first
+
+
+@pytest.mark.parametrize(
+    ("kernel", "stride", "calls"),
+    [(1, 1, 0), (1, 2, 0), (2, 2, 0), (3, 2, 1), (5, 2, 0), (5, 3, 1)],
+)
+def test_a_first_layer_is_the_library_s_where_it_is_faster(
+    kernel: int, stride: int, calls: int
+) -> None:
+    """A weight's gradient where steps would add zeros, and forward where they are more than two."""
+    x, w = torch.randn(16, 3, 20, 20), torch.randn(64, 3, kernel, kernel)
+    gradient = tw.grad(lambda x, w: F.conv2d(x, w, None, stride).sin().sum(), 1)
+    assert f"{calls} library calls" in gradient.explain(x, w)
+    exact = w.double().requires_grad_()
+    F.conv2d(x.double(), exact, None, stride).sin().sum().backward()
+    torch.testing.assert_close(gradient(x, w).double(), exact.grad, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize(("stride", "padding"), [(1, 0), (1, 1), (2, 0), (3, 0)])
+def test_gradients_of_windows_of_one_element_are_products(stride: int, padding: int) -> None:
+    x, w = torch.randn(4, 200, 37, 40), torch.randn(160, 200, 1, 1)
+    gradient = tw.grad(lambda x, w: F.conv2d(x, w, None, stride, padding).sin().sum(), (0, 1))
+    text = gradient.explain(x, w)
+    assert text.count("contraction: ") == (2 if stride == 1 else 3)
+    assert f"{int(stride == 1)} library calls" in text  # forward
+    exact = [t.double().requires_grad_() for t in (x, w)]
+    F.conv2d(*exact, None, stride, padding).sin().sum().backward()
+    for found, one in zip(gradient(x, w), exact, strict=True):
+        torch.testing.assert_close(found.double(), one.grad, rtol=1e-4, atol=2e-3)

@@ -171,13 +171,18 @@ def _find(graph: Graph) -> Iterator[tuple[str, _Found]]:
 FEW_POSITIONS = 512
 """Positions over which our sums are at least as fast as the library's, forward and of a weight."""
 FEW_TERMS = 150
-"""Terms of an element up to which ours is so, forward: those of a net's first layer."""
+"""Terms of an element up to which ours is so: those of a net's first layer."""
+FEW_ZEROS = 1.5
+"""How many times its products ours may have there, for the zeros in steps that windows lack."""
+WORTH_PACKING = 64
+"""Channels that windows two apart are packed for, forward; for fewer it would take too long."""
 
 
 def _is_better_product(c: Convolution, *, ours: bool) -> bool:
     """Say whether a convolution is better a product of matrices than a call to the library.
 
     A weight's gradient over few positions is: the call would hand it over in memory of its own.
+    So are both gradients of windows of one element, as the call copies what is read as it lies.
     ours: whether a kernel of ours can compute it.
     """
     x, w, y = c.shapes
@@ -185,11 +190,18 @@ def _is_better_product(c: Convolution, *, ours: bool) -> bool:
     few, terms = (FEW_POSITIONS, FEW_TERMS) if ours else (0, 0)
     if c.groups > 1:
         return False
-    if c.kind == "weight":
-        return positions <= max(few, w[0] // 2)
-    thinned = ours and prod(w[2:]) == 1 and prod(c.stride) > 1  # the library copies what it reads
-    small = positions <= few or prod(w[1:]) <= terms
-    return c.kind == "forward" and (thinned or small)
+    first = prod(w[1:]) <= terms
+    one = ours and prod(w[2:]) == 1
+    if c.kind == "forward":
+        packed = w[0] >= WORTH_PACKING and max(c.stride) <= 2
+        first = first and (packed or prod(c.stride) == 1)
+        return positions <= few or first or (one and prod(c.stride) > 1)
+    if c.kind == "input":
+        return first or one
+    taps = zip(w[2:], c.stride, strict=True)
+    made = prod(-(-taken // step) * step for taken, step in taps)
+    first = first and made <= FEW_ZEROS * prod(w[2:])
+    return positions <= max(few, w[0] // 2) or first or one
 
 
 def _call(builder: Builder, halves: list[_Found], known: Sequence[Mapping[str, Value]]) -> Node:

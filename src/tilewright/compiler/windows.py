@@ -124,6 +124,9 @@ class _Writer:
 
     def input(self, dy: Value, k: Value) -> None:
         c = self.c
+        if prod(c.shapes[1][2:]) == 1 and prod(c.stride) > 1:
+            self.thinned(dy, k)
+            return
         dims = [_Dim.of(c, at) for at in range(c.n)]
         inside = {dim.tap: dim.taps for dim in dims}
         apart = {dim.neighbour: dim.stride for dim in dims if dim.stride > 1}
@@ -143,6 +146,17 @@ class _Writer:
             whole = ", ".join(self.places)
             limits = dict(zip(self.places, c.shapes[0][2:], strict=True))
             self.add(f"y[n, c, {whole}] = x[n, c, {whole}]", limits, "part", x=made)
+
+    def thinned(self, dy: Value, k: Value) -> None:
+        """Where windows are one element and some apart, no other element has a gradient."""
+        c, o, channel = self.c, self.grouped("o"), self.grouped("c")
+        places, taps = ", ".join(self.places), ", ".join("0" for _ in self.places)
+        body = f"y[n, {channel}, {places}] += dy[n, {o}, {places}] * k[{o}, c, {taps}]"
+        made = self.add(body, {}, "sum", dy=dy, k=k)
+        steps = zip(self.places, c.padding, c.stride, strict=True)
+        read = ", ".join(f"({_sum({place: 1}, p)})/{s}" for place, p, s in steps)
+        limits = dict(zip(self.places, c.shapes[0][2:], strict=True))
+        self.add(f"y[n, c, {places}] = x[n, c, {read}] ?? 0", limits, "spread", x=made)
 
 
 @dataclass(frozen=True, slots=True)
