@@ -17,6 +17,8 @@ from tilewright.base.errors import (
     Origin,
 )
 from tilewright.program import (
+    OUT_OF_RANGE,
+    ZERO_DIVISION,
     Buffer,
     Input,
     Launch,
@@ -233,10 +235,11 @@ def test_an_index_out_of_range_names_the_line_of_the_user(parts: int) -> None:
 
 
 @pytest.mark.usefixtures("_threads")
-def test_the_first_launch_that_fails_is_named_and_nothing_after_it_runs() -> None:
+@pytest.mark.parametrize("codes", [OUT_OF_RANGE, OUT_OF_RANGE | ZERO_DIVISION])
+def test_the_first_launch_that_fails_is_named_and_nothing_after_it_runs(codes: int) -> None:
     """Many times, on two threads, with barriers after the failure."""
     y = Buffer("y", f32(1), "output")
-    bad = kernel("bad", "  return end == parts ? 1 : 0;")
+    bad = kernel("bad", f"  return end == parts ? {codes} : 0;")
     write = kernel("write", "  *(float *)0 = 1;\n  return 2;")
     origins = [Origin(f"line{i}.py", i) for i in range(3)]
     launches = [Launch("bad", (), (whole(y),), 4, origin) for origin in origins]

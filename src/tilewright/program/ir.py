@@ -35,7 +35,7 @@ Grammar
   from `part` to before `end`.  `p` holds the launch's inputs, then its outputs; each pointer is
   at the view's first element and aligned to the element only.  The parts of a launch share
   nothing and may run at the same time; a part's result never depends on how many threads there
-  are.  It returns 0, or a code of `KERNEL_ERRORS`.
+  are.  It returns 0, or a code of `KERNEL_ERRORS`, or several of them, added.
 - **Segments.**  Launches run in order: one starts when those it depends on are complete.
 - **Library calls.**  Inputs fill the template's operands ("%", i).  If the target has `out=`
   arguments, the outputs fill these.  Otherwise the target's results are flattened (lists and tuples

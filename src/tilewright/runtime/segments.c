@@ -1,8 +1,9 @@
 /* Runs launches and loops over launches: on the calling thread, or on a team.
 
-   Each thread of a team has its own of a launch's parts, so that data stay near, takes them half of
-   what is left at a time, and then what the others have not begun.  Nobody waits for a thread, only
-   for parts that are under way: one that the system has put aside holds up no more than it holds. */
+   Each thread of a team has its own of a launch's parts, so that data stay near, takes most of what
+   is left at a time, and then half of what the others have not begun.  Between launches nobody waits
+   for a thread, only for parts: one that the system has put aside holds up no more than it holds, but
+   the first, which computes what has one part, and the end of a run, where the team meets. */
 
 /* Computes the parts from `part` to before `end`, of `parts`. */
 typedef int Kernel(char **p, long part, long end, long parts);
@@ -119,8 +120,11 @@ static void add_done(Run *run, long parts) {
   if (__atomic_load_n(&run->sleepers, __ATOMIC_SEQ_CST)) wake_all((int *)&run->done);
 }
 
-/* Take half of what is left of a launch's slots in `rest`, of which `low` to `high` are the owner's:
-   the owner the first ones, others the last.  Return how many, from *first. */
+/* Take some of a launch's slots that are left in `rest`, of which `low` to `high` are the owner's: the
+   owner the first ones, others the last half.  Return how many, from *first.
+
+   The owner takes seven eighths, which is all of up to seven: some kernels do as much again in each
+   call, as products that pack an operand. */
 static long take_slots(Rest *rest, long launch, long low, long high, int own, long *first) {
   unsigned long long before = __atomic_load_n(&rest->word, __ATOMIC_SEQ_CST), after;
   long some;
@@ -130,7 +134,7 @@ static long take_slots(Rest *rest, long launch, long low, long high, int own, lo
     const long begin = last < launch ? low : (long)(before >> SLOT_BITS) & MOST_SLOTS;
     const long end = last < launch ? high : (long)before & MOST_SLOTS;
     if (begin == end) return 0;
-    some = (end - begin + 1) / 2;
+    some = own ? (7 * (end - begin) + 7) / 8 : (end - begin + 1) / 2;
     *first = own ? begin : end - some;
     after = (unsigned long long)launch << 2 * SLOT_BITS |
             (unsigned long long)(own ? begin + some : begin) << SLOT_BITS |
@@ -171,7 +175,7 @@ static void lap(long *sum, long *since) {
 static void compute(Run *run, long i, char **p, long part, long end) {
   if (__atomic_load_n(&run->failure, __ATOMIC_RELAXED) != NONE) return;
   const int code = run->steps[i].kernel(p, part, end, run->steps[i].parts);
-  if (code) fail(run, i, code);
+  if (code) fail(run, i, code & -code);         /* of several errors the one named first */
 }
 
 /* Compute of a launch first what is a thread's own, then what is left of the others'; return how
