@@ -208,14 +208,32 @@ def test_a_batch_that_does_not_fit_is_refused_as_at_the_first_step(
     assert all(torch.equal(after[name], value) for name, value in before.items())
 
 
+def _of_two_groups(net: Net) -> torch.optim.Optimizer:
+    halves = [net.first, net.second]
+    groups = [{"params": [*half.parameters()]} for half in halves]
+    return torch.optim.SGD(groups, lr=0.1, momentum=0.9)
+
+
+def test_groups_in_another_order_keep_their_rates() -> None:
+    ours = Net()
+    theirs = copy.deepcopy(ours)
+    optimizer, reference = _of_two_groups(ours), _of_two_groups(theirs)
+    for each in (optimizer, reference):
+        each.param_groups[0]["lr"] = 0.01
+    step = train_step(ours, mean_square, optimizer, *batch())
+    for _ in range(4):
+        for each in (optimizer, reference):
+            each.param_groups.reverse()
+        for _ in range(2):
+            step(*batch())
+            eager_step(theirs, reference, batch())
+        assert_same(ours, theirs)
+
+
 def test_groups_that_are_put_together_anew_are_read_again() -> None:
     ours = Net()
     theirs = copy.deepcopy(ours)
-    pairs = []
-    for net in (ours, theirs):
-        halves = [[*net.first.parameters()], [*net.second.parameters()]]
-        pairs.append(torch.optim.SGD([{"params": half} for half in halves], lr=0.1, momentum=0.9))
-    optimizer, reference = pairs
+    optimizer, reference = _of_two_groups(ours), _of_two_groups(theirs)
     step = train_step(ours, mean_square, optimizer, *batch())
     for at in range(4):
         step(*batch())

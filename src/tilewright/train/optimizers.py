@@ -115,13 +115,14 @@ def _refuse_hooks(optimizer: torch.optim.Optimizer) -> None:
 
 
 def settings_of(rule: Rule, optimizer: torch.optim.Optimizer) -> Settings:
-    """Return what is compiled in, group by group, to compare with later."""
+    """Return what is compiled in, group by group, to compare with later: of parameters which they
+    are, as each is updated by what its group says."""
     return tuple(
         (
             *(_setting(group, name) for name in rule.settings),
             group["differentiable"],
             moving_of(rule, group),
-            len(group["params"]),
+            tuple(map(id, group["params"])),
         )
         for group in optimizer.param_groups
     )
