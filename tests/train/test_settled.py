@@ -1,6 +1,7 @@
 """A step like an earlier one is not looked at again; whatever has changed since is."""
 
 import copy
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +20,7 @@ from tests.train.nets import (
 from torch import nn
 
 from tilewright import train_step
-from tilewright.base.errors import DTypeError, OptimizerError, OptionError, ShapeError
+from tilewright.base.errors import CaptureError, DTypeError, OptimizerError, OptionError, ShapeError
 from tilewright.train import TrainStep
 
 Change = Callable[[Net, torch.optim.Optimizer], Any]
@@ -228,6 +229,92 @@ def test_groups_in_another_order_keep_their_rates() -> None:
             step(*batch())
             eager_step(theirs, reference, batch())
         assert_same(ours, theirs)
+
+
+def _exchange_one(groups: list[dict[str, Any]]) -> None:
+    first, second = (group["params"] for group in groups)
+    first[1], second[1] = second[1], first[1]
+
+
+def _exchange_all(groups: list[dict[str, Any]]) -> None:
+    first, second = groups
+    first["params"], second["params"] = second["params"], first["params"]
+
+
+@pytest.mark.parametrize("exchange", [_exchange_one, _exchange_all])
+def test_parameters_that_change_groups_are_moved_by_their_new_rate(
+    exchange: Callable[[list[dict[str, Any]]], None],
+) -> None:
+    ours = Net()
+    theirs = copy.deepcopy(ours)
+    optimizer, reference = _of_two_groups(ours), _of_two_groups(theirs)
+    for each in (optimizer, reference):
+        each.param_groups[0]["lr"] = 0.01
+    step = train_step(ours, mean_square, optimizer, *batch())
+    for _ in range(3):
+        for _ in range(3):
+            step(*batch())
+            eager_step(theirs, reference, batch())
+        assert_same(ours, theirs)
+        for each in (optimizer, reference):
+            exchange(each.param_groups)
+
+
+def test_settings_in_tensors_are_read_at_every_step() -> None:
+    ours = Net()
+    theirs = copy.deepcopy(ours)
+    decay = torch.tensor(0.1)
+    step = train_step(ours, mean_square, sgd(ours, weight_decay=decay), *batch())
+    reference = sgd(theirs, weight_decay=decay, foreach=False)
+    for at in range(4):
+        decay.fill_(0.1 * at)
+        step(*batch())
+        eager_step(theirs, reference, batch())
+        assert_same(ours, theirs)
+
+
+def test_states_that_are_exchanged_are_seen() -> None:
+    net = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    twin = copy.deepcopy(net)
+    optimizer, reference = (
+        torch.optim.SGD(each.parameters(), lr=0.1, momentum=0.9) for each in (net, twin)
+    )
+    some = torch.ones(4, 3), torch.zeros(4, 3)
+    step = train_step(net, nn.functional.mse_loss, optimizer, *some)
+    for _ in range(3):
+        for _ in range(3):
+            step(*some)
+            reference.zero_grad()
+            nn.functional.mse_loss(twin(some[0]), some[1]).backward()
+            reference.step()
+        assert_same(net, twin)
+        for each, owner in ((optimizer, net), (reference, twin)):
+            first, second = owner[0].weight, owner[1].weight
+            state = dict(each.state)
+            state[first], state[second] = state[second], state[first]
+            each.state = defaultdict(dict, state)  # in the same order, under other names
+
+
+def _hook_a_gradient(step: TrainStep) -> Any:
+    return next(step.module.parameters()).register_hook(lambda gradient: gradient * 0)
+
+
+def _hook_the_optimizer(step: TrainStep) -> Any:
+    return step.optimizer.register_step_pre_hook(lambda *_: None)
+
+
+@pytest.mark.parametrize("hook", [_hook_a_gradient, _hook_the_optimizer])
+def test_hooks_that_come_later_are_refused_until_they_are_gone(
+    hook: Callable[[TrainStep], Any],
+) -> None:
+    step = _settled_step()
+    handle = hook(step)
+    before = copy.deepcopy(step.module.state_dict())
+    with pytest.raises((CaptureError, OptimizerError), match="hooks"):
+        step(*batch())
+    assert all(torch.equal(before[name], now) for name, now in step.module.state_dict().items())
+    handle.remove()
+    step(*batch())
 
 
 def test_groups_that_are_put_together_anew_are_read_again() -> None:

@@ -175,11 +175,13 @@ class TensorContext:
         return outputs
 
     def admitted(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Return the outputs for inputs that are admitted; let autograd know which were written."""
-        outputs = (self.straight or self.go)(inputs)
-        if self.updated:
-            torch._C._increment_version([inputs[k] for k in self.updated])
-        return outputs
+        """Return the outputs for inputs that are admitted; let autograd know which were written,
+        as a run that raises may have too."""
+        try:
+            return (self.straight or self.go)(inputs)
+        finally:
+            if self.updated:
+                torch._C._increment_version([inputs[k] for k in self.updated])
 
     def _straight(self) -> Run | None:
         """Return `go` for a Program that is native from its inputs to fresh outputs: nothing is

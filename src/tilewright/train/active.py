@@ -32,10 +32,11 @@ MOST_LESSONS = 16
 class _Seen(NamedTuple):
     """An optimizer's state when it was last looked through.
 
-    entries: the state of each parameter that has one.  owners, names, tensors: for each tensor in
-    use, whose state it is in, by which name.
+    parameters, entries: those that have a state, and that.  owners, names, tensors: for each tensor
+    in use, whose state it is in, by which name.
     """
 
+    parameters: tuple[torch.Tensor, ...]
     entries: tuple[dict[str, Any], ...]
     owners: tuple[dict[str, Any], ...]
     names: tuple[str, ...]
@@ -43,23 +44,30 @@ class _Seen(NamedTuple):
 
 
 class _Said(NamedTuple):
-    """What an optimizer's groups hold: names and values one after the other, and how many
-    parameters each has."""
+    """What an optimizer's groups hold: names and values one after the other, the parameters, and
+    how many each has."""
 
     names: list[str]
     values: list[Any]
+    parameters: list[torch.Tensor]
     sizes: list[int]
 
     @classmethod
     def by(cls, optimizer: torch.optim.Optimizer) -> "_Said":
         groups = optimizer.param_groups
         values = [*chain.from_iterable(map(dict.values, groups))]
-        return cls([*chain.from_iterable(groups)], values, [len(each["params"]) for each in groups])
+        held = [each["params"] for each in groups]
+        parameters = [*chain.from_iterable(held)]
+        return cls([*chain.from_iterable(groups)], values, parameters, [*map(len, held)])
 
     def is_that(self, other: "_Said") -> bool:
         """Say whether all are the same objects, which need not be comparable."""
-        same = self.sizes == other.sizes and self.names == other.names
-        return same and all(map(is_, self.values, other.values))
+        return (
+            self.sizes == other.sizes
+            and self.names == other.names
+            and all(map(is_, self.values, other.values))
+            and all(map(is_, self.parameters, other.parameters))
+        )
 
     def is_fixed(self) -> bool:
         """Say whether another value of a setting is always another object."""
@@ -114,8 +122,12 @@ class Active:
         """Say whether the optimizer's settings are those compiled in; if so, put those that may
         move where the Program reads them.
 
-        Raises OptimizerError for a setting that is impossible.
+        Raises OptimizerError for a setting that is impossible, and for hooks of the optimizer's;
+        hooks of a parameter's are refused where the step is compiled again.
         """
+        optimizers.refuse_hooks(optimizer)
+        if any(owner._backward_hooks or owner._post_accumulate_grad_hooks for owner in self.owners):
+            return False
         said = _Said.by(optimizer)
         if self.said is not None and said.is_that(self.said):
             return True
@@ -145,7 +157,7 @@ class Active:
         if any(entry.get(name) is not tensor for entry, name, tensor in found):
             return False
         entries, names, tensors = zip(*found, strict=True) if found else ((), (), ())
-        self.seen = _Seen(tuple(state.values()), entries, names, tensors)
+        self.seen = _Seen(tuple(state), tuple(state.values()), entries, names, tensors)
         return True
 
     def adopt(self, rule: optimizers.Rule, optimizer: torch.optim.Optimizer) -> bool:
@@ -221,7 +233,9 @@ class Active:
 
 def _is_seen(seen: _Seen, state: Mapping[torch.Tensor, dict[str, Any]]) -> bool:
     """Say whether an optimizer's state holds the tensors that it did."""
-    if len(state) != len(seen.entries) or not all(map(is_, state.values(), seen.entries)):
+    if len(state) != len(seen.entries) or not all(map(is_, state, seen.parameters)):
+        return False
+    if not all(map(is_, state.values(), seen.entries)):
         return False
     try:
         return all(map(is_, map(getitem, seen.owners, seen.names), seen.tensors))

@@ -91,7 +91,7 @@ def rule_of(optimizer: torch.optim.Optimizer) -> Rule:
     """Return the rule of an optimizer, or raise OptimizerError."""
     for rule in RULES:
         if type(optimizer) is rule.cls:
-            _refuse_hooks(optimizer)
+            refuse_hooks(optimizer)
             return rule
     *others, last = (rule.cls.__name__ for rule in RULES)
     raise OptimizerError(
@@ -103,7 +103,8 @@ def rule_of(optimizer: torch.optim.Optimizer) -> Rule:
     )
 
 
-def _refuse_hooks(optimizer: torch.optim.Optimizer) -> None:
+def refuse_hooks(optimizer: torch.optim.Optimizer) -> None:
+    """Raise OptimizerError for an optimizer with hooks of its step."""
     hooks = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)
     if any(hooks):
         raise OptimizerError(
@@ -129,10 +130,9 @@ def settings_of(rule: Rule, optimizer: torch.optim.Optimizer) -> Settings:
 
 
 def _setting(group: Group, name: str) -> Any:
-    if name in _INSIDE:
-        entry, place = _INSIDE[name]
-        return group[entry][place]
-    return group[name]
+    entry, place = _INSIDE.get(name, (name, None))
+    value = group[entry] if place is None else group[entry][place]
+    return value.item() if isinstance(value, torch.Tensor) else value  # which may change in place
 
 
 def moving_of(rule: Rule, group: Group) -> tuple[str, ...]:
