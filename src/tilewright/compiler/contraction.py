@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tilewright.base.dtypes import DType
+from tilewright.base.dtypes import F32, DType
 from tilewright.base.expr import Call, Const, Expr, Read, Sym, substitute
 from tilewright.base.sizes import least_of, same
 from tilewright.compiler.choices import alone, ask_product
@@ -116,7 +116,7 @@ def _decided(
     if library and ours and not _is_copied(found, left, right):
         few = before is assembly and _is_packed_for_few(found, right)
         small = _flops(found) <= SMALL and not few
-        ours = small or _is_shared_better(found, right, assembly.options.target)
+        ours = small or (dtype == F32 and _is_shared_better(found, right, assembly.options.target))
     if not (ours or library):
         return None
     if able and before.kind == KEPT and _is_kept(found, dtype, views):

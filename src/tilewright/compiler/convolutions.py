@@ -105,7 +105,7 @@ class PlaceConvolutions:
         return self.choices.take(asked).choice == OWN
 
 
-RECIPE = 3
+RECIPE = 4
 """Grows when what was measured of convolutions no longer holds."""
 
 
@@ -174,6 +174,8 @@ FEW_TERMS = 150
 """Terms of an element up to which ours is so: those of a net's first layer."""
 FEW_ZEROS = 1.5
 """How many times its products ours may have there, for the zeros in steps that windows lack."""
+FEW_CHANNELS = 4
+"""Channels of an image whose gradient is worth any zeros: the library computes more of them."""
 WORTH_PACKING = 64
 """Channels that windows two apart are packed for, forward; for fewer it would take too long."""
 
@@ -196,11 +198,12 @@ def _is_better_product(c: Convolution, *, ours: bool) -> bool:
         packed = w[0] >= WORTH_PACKING and max(c.stride) <= 2
         first = first and (packed or prod(c.stride) == 1)
         return positions <= few or first or (one and prod(c.stride) > 1)
-    if c.kind == "input":
-        return first or one
     taps = zip(w[2:], c.stride, strict=True)
     made = prod(-(-taken // step) * step for taken, step in taps)
-    first = first and made <= FEW_ZEROS * prod(w[2:])
+    spared = made <= FEW_ZEROS * prod(w[2:])
+    if c.kind == "input":
+        return one or (first and (spared or w[1] <= FEW_CHANNELS))
+    first = first and spared
     return positions <= max(few, w[0] // 2) or first or one
 
 
