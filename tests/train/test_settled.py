@@ -20,7 +20,14 @@ from tests.train.nets import (
 from torch import nn
 
 from tilewright import train_step
-from tilewright.base.errors import CaptureError, DTypeError, OptimizerError, OptionError, ShapeError
+from tilewright.base.errors import (
+    CaptureError,
+    DTypeError,
+    IndexRangeError,
+    OptimizerError,
+    OptionError,
+    ShapeError,
+)
 from tilewright.train import TrainStep
 
 Change = Callable[[Net, torch.optim.Optimizer], Any]
@@ -293,6 +300,22 @@ def test_states_that_are_exchanged_are_seen() -> None:
             state = dict(each.state)
             state[first], state[second] = state[second], state[first]
             each.state = defaultdict(dict, state)  # in the same order, under other names
+
+
+@pytest.mark.parametrize("steps", [0, 3], ids=["first", "settled"])
+def test_a_step_that_raises_counts_as_one_that_has_written(steps: int) -> None:
+    """Else what is kept of its parameters, or saved for a gradient, would be taken as current."""
+    net = nn.Sequential(nn.Embedding(4, 3), nn.Linear(3, 2))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    ids, targets = torch.tensor([1, 3]), torch.zeros(2, 2)
+    step = train_step(net, nn.functional.mse_loss, optimizer, ids, targets)
+    for _ in range(steps):
+        step(ids, targets)
+    before = [parameter._version for parameter in net.parameters()]
+    with pytest.raises(IndexRangeError):
+        step(torch.tensor([1, 9]), targets)
+    after = [parameter._version for parameter in net.parameters()]
+    assert all(now > then for then, now in zip(before, after, strict=True))
 
 
 def _hook_a_gradient(step: TrainStep) -> Any:
