@@ -20,9 +20,10 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from bench import protocol
+
 MODES = ("train", "infer")
 CHECKED_STEPS = 3
-SAMPLED_OUTPUTS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,9 +160,7 @@ def reference(loaded: Loaded, mode: str) -> list[float]:
 
 def sample(output: Tensor | tuple[Tensor, ...]) -> list[float]:
     """A fixed spread of the values of an output, the first where there are several."""
-    flat = (output[0] if isinstance(output, tuple) else output).flatten()
-    picked: list[float] = flat[:: max(1, len(flat) // SAMPLED_OUTPUTS)].tolist()
-    return picked
+    return protocol.sample((output[0] if isinstance(output, tuple) else output).detach().flatten())
 
 
 def largest_difference(observed: list[float], expected: list[float]) -> float:

@@ -26,7 +26,9 @@ from bench.worker import CONTENDERS, GEMM_FLOPS
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
 MAIN_CONTENDERS = tuple(contender.name for contender in CONTENDERS)
+SAVED = "tilewright-saved"
 PEERS = ("jax", "onnxruntime")
+FOR_INFERENCE = ("compile-freezing", "onnxruntime", SAVED)
 GEMM = "gemm"
 
 # A contender whose numbers differ more than this from float64 is not doing the same work.
@@ -158,7 +160,8 @@ def _result(name: str, score: Score, expected: list[float]) -> dict[str, Any]:
 
 def _best_peer_over_ours(contenders: dict[str, dict[str, Any]]) -> dict[str, Any] | None:
     valid = {name: result for name, result in contenders.items() if "error" not in result}
-    ours = valid.pop(table.OURS, None)
+    ours = valid.get(table.OURS)
+    valid = {name: result for name, result in valid.items() if not name.startswith(table.OURS)}
     if ours is None or not valid:
         return None
     best = min(valid, key=lambda name: float(valid[name]["median_ms"]))
@@ -178,13 +181,13 @@ def _entries(mode: str, asked: Asked, scratch: Path) -> tuple[list[Entry], dict[
     entries = [_entry(GEMM, mode, asked, scratch)]
     absent: dict[str, str] = {}
     for name in asked.contenders:
-        if (name, mode) in (("compile-freezing", "train"), ("onnxruntime", "train")):
-            continue  # these are for inference only
+        if mode == "train" and name in FOR_INFERENCE:
+            continue
         if name in PEERS and not asked.peers.exists():
             absent[name] = f"no peers' environment at {asked.peers}: run `make bench`"
             continue
-        if name == "onnxruntime":
-            reason = _export(asked, scratch)
+        if name in ("onnxruntime", SAVED):
+            reason = _export(name, asked, scratch)
             if reason:
                 absent[name] = reason
                 continue
@@ -201,6 +204,8 @@ def _entry(name: str, mode: str, asked: Asked, scratch: Path) -> Entry:
         case "onnxruntime":
             peer = (str(asked.peers), "-m", "bench.peers_onnx")
             command = (*peer, "serve", str(scratch), threads)
+        case _ if name == SAVED:
+            command = (sys.executable, "-m", "bench.saved", "serve", str(scratch))
         case _:
             command = (sys.executable, "-m", "bench.worker", name, mode, str(scratch), threads)
     return Entry(name, command, ROOT, _environment(asked, scratch / f"cache-{name}"))
@@ -218,9 +223,10 @@ def _environment(asked: Asked, cache: Path) -> dict[str, str]:
     }
 
 
-def _export(asked: Asked, scratch: Path) -> str:
-    """Export to ONNX in the peers' environment; the reason if that failed."""
-    command = [str(asked.peers), "-m", "bench.peers_onnx", "export", str(scratch)]
+def _export(name: str, asked: Asked, scratch: Path) -> str:
+    """Write what `name` serves, in a process of its own; the reason if that failed."""
+    ours, onnx = (sys.executable, "-m", "bench.saved"), (str(asked.peers), "-m", "bench.peers_onnx")
+    command = [*(ours if name == SAVED else onnx), "export", str(scratch)]
     environment = _environment(asked, scratch / "cache-export")
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     if done.returncode == 0:
@@ -234,7 +240,7 @@ def _export(asked: Asked, scratch: Path) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0] if __doc__ else None)
     names = tuple(case.name for case in cases.CASES)
-    every = (*MAIN_CONTENDERS, *PEERS)
+    every = (*MAIN_CONTENDERS, SAVED, *PEERS)
     parser.add_argument("--models", nargs="+", choices=names)
     parser.add_argument("--modes", nargs="+", choices=cases.MODES, default=cases.MODES)
     parser.add_argument("--contenders", nargs="+", choices=every)
@@ -251,7 +257,7 @@ def _asked(options: argparse.Namespace) -> Asked:
     rules = QUICK if options.quick else Rules()
     if options.blocks is not None:
         rules = Rules(options.blocks, rules.seconds, rules.pause, rules.foreign, rules.repeats)
-    default = QUICK_CONTENDERS if options.quick else (*MAIN_CONTENDERS, *PEERS)
+    default = QUICK_CONTENDERS if options.quick else (*MAIN_CONTENDERS, SAVED, *PEERS)
     contenders = tuple(options.contenders or default)
     every = tuple(case.name for case in cases.CASES)
     models = tuple(options.models or (QUICK_MODELS if options.quick else every))

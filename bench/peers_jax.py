@@ -17,14 +17,13 @@ import jax.numpy as jnp  # type: ignore[import-not-found]
 import numpy as np
 from jax import Array, lax
 
-from bench.protocol import Prepare, Running, serve
+from bench.protocol import Prepare, Running, sample, serve
 
 Weights = dict[str, Array]
 Forward = Callable[[Weights, Weights, Array, bool], tuple[Array, Weights]]
 """(weights, buffers, inputs, training) to (output, new buffers)."""
 
 CHECKED_STEPS = 3
-SAMPLED_OUTPUTS = 64
 
 
 # Models ---------------------------------------------------------------------------------------
@@ -288,8 +287,7 @@ def _begin_infer(forward: Forward, w: Weights, buffers: Weights, x: Array) -> Ru
     first = jax.block_until_ready(step())
 
     def observe() -> list[float]:
-        flat = np.asarray(first).reshape(-1)
-        return [float(v) for v in flat[:: max(1, len(flat) // SAMPLED_OUTPUTS)]]
+        return sample(np.asarray(first).reshape(-1))
 
     notes = {"jax": jax.__version__}
     return Running(step, jax.block_until_ready, lambda: None, observe, notes)

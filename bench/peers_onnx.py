@@ -11,9 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.protocol import Prepare, Running, serve
-
-SAMPLED_OUTPUTS = 64
+from bench.protocol import Prepare, Running, sample, serve
 
 
 def export(folder: Path) -> None:
@@ -50,8 +48,7 @@ def prepare_case(folder: Path, threads: int) -> Prepare:
             first = step()
 
             def observe() -> list[float]:
-                flat = first.reshape(-1)
-                return [float(v) for v in flat[:: max(1, len(flat) // SAMPLED_OUTPUTS)]]
+                return sample(first.reshape(-1))
 
             notes = {"onnxruntime": onnxruntime.__version__}
             return Running(step, lambda _: None, lambda: None, observe, notes)

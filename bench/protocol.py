@@ -36,6 +36,14 @@ class Running:
     notes: dict[str, str]
 
 
+SAMPLED_OUTPUTS = 64
+
+
+def sample(flat: Any) -> list[float]:
+    """A fixed spread of the values of an output, an array of one axis: what `observe` gives."""
+    return [float(value) for value in flat[:: max(1, len(flat) // SAMPLED_OUTPUTS)]]
+
+
 Prepare = Callable[[], Callable[[], Running]]
 """Loads weights and batch (not on the clock); what it returns compiles and runs a first step."""
 

@@ -10,10 +10,13 @@ from typing import Any
 
 NAME = "cpu_models"
 OURS = "tilewright"
+"""The contender that the peers are compared with; the names of its variants begin with it."""
 
 # Column title -> the contenders that may stand in it; the fastest does.
 COLUMNS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Tilewright", (OURS,)),
+    ("its own kernels alone", ("tilewright-own",)),
+    ("saved, on arrays", ("tilewright-saved",)),
     ("PyTorch eager", ("eager",)),
     (
         "torch.compile",
@@ -115,7 +118,8 @@ def _limit(match: Mapping[str, Any]) -> str:
     ours = _best(match, (OURS,))
     if ours is not None:
         return f"{100 * ours['fraction_of_limit']:.0f} %"
-    peer = _best(match, tuple(name for _, names in COLUMNS for name in names))
+    others = (name for _, names in COLUMNS for name in names if not name.startswith(OURS))
+    peer = _best(match, tuple(others))
     return _NONE if peer is None else f"({100 * peer['fraction_of_limit']:.0f} %)"
 
 
@@ -140,7 +144,9 @@ def _footnote(results: Mapping[str, Any]) -> str:
         "Median (95 % interval) of alternating blocks. The limit is the FLOPs of the model's "
         f"products and convolutions at the rate of a large GEMM ({rates[0]:.0f} to "
         f"{rates[-1]:.0f} GFLOP/s, measured in the same run). torch.compile is the best of "
-        "default, max-autotune and freezing. In brackets: of the best peer, where ours is absent.",
+        "default, max-autotune and freezing. Own kernels alone: `Options(library=False)`. Saved: "
+        "what `tw.load` gives, on NumPy arrays in a process without torch, as ONNX Runtime. In "
+        "brackets: of the best peer, where ours is absent.",
         "Made by `python -m bench.cpu_models`; samples in `bench/results/cpu_models.json`.",
     ]
     if disturbed:

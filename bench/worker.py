@@ -100,28 +100,35 @@ def _torch_step(
     return step
 
 
-def _tilewright_train(loaded: cases.Loaded) -> Callable[[], Tensor]:
-    import tilewright as tw
+def _tilewright_train(*, library: bool = True) -> Callable[[cases.Loaded], Callable[[], Tensor]]:
+    def begin(loaded: cases.Loaded) -> Callable[[], Tensor]:
+        import tilewright as tw
 
-    optimizer = loaded.case.optimizer.build(loaded.model)
-    batch = (loaded.inputs, loaded.targets)
-    trained = tw.train_step(loaded.model, loaded.loss, optimizer, *batch)
-    return lambda: trained(*batch)
+        optimizer = loaded.case.optimizer.build(loaded.model)
+        batch = (loaded.inputs, loaded.targets)
+        options = tw.Options(library=library)
+        trained = tw.train_step(loaded.model, loaded.loss, optimizer, *batch, options=options)
+        return lambda: trained(*batch)
+
+    return begin
 
 
-def _tilewright_infer(loaded: cases.Loaded) -> Callable[[], Tensor]:
-    import tilewright as tw
+def _tilewright_infer(*, library: bool = True) -> Callable[[cases.Loaded], Callable[[], Tensor]]:
+    def begin(loaded: cases.Loaded) -> Callable[[], Tensor]:
+        import tilewright as tw
 
-    with torch.no_grad():
-        compiled = tw.compile(loaded.model, loaded.inputs, options=tw.Options(frozen=True))
-    inputs = loaded.inputs
-
-    def step() -> Tensor:
+        model, inputs = loaded.model, loaded.inputs
         with torch.no_grad():
-            output: Tensor = compiled(inputs)
-        return output
+            compiled = tw.compile(model, inputs, options=tw.Options(frozen=True, library=library))
 
-    return step
+        def step() -> Tensor:
+            with torch.no_grad():
+                output: Tensor = compiled(inputs)
+            return output
+
+        return step
+
+    return begin
 
 
 _INDUCTOR = ("torch._dynamo", "torch._inductor.compile_fx")
@@ -141,7 +148,13 @@ CONTENDERS: tuple[Contender, ...] = (
     Contender(
         "compile-freezing", _INDUCTOR, _compile_train({}), _compile_infer(_TUNED, freezing=True)
     ),
-    Contender("tilewright", _INDUCTOR + _TILEWRIGHT, _tilewright_train, _tilewright_infer),
+    Contender("tilewright", _INDUCTOR + _TILEWRIGHT, _tilewright_train(), _tilewright_infer()),
+    Contender(
+        "tilewright-own",
+        _INDUCTOR + _TILEWRIGHT,
+        _tilewright_train(library=False),
+        _tilewright_infer(library=False),
+    ),
 )
 
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from bench import cases, cpu_models, machine
+from bench import cases, cpu_models, machine, saved
 from bench.contest import Block, Contestant, Entry, Rules, Score, race
 from bench.worker import GEMM_FLOPS
 
@@ -101,6 +101,7 @@ def test_the_best_valid_peer_is_compared_with_ours() -> None:
         tilewright=_score(20.0, [2.0, 1.0]),
         eager=_score(60.0, [2.0, 1.0001]),
         jax=_score(40.0, [2.0, 1.0]),
+        **{"tilewright-saved": _score(10.0, [2.0, 1.0])},  # no peer, but a variant of ours
     )
     assert match["limit_ms"] == pytest.approx(10.0)
     assert match["best_peer_over_ours"]["median"] == pytest.approx(2.0)  # type: ignore[index]
@@ -159,3 +160,23 @@ def test_a_case_reads_back_as_it_was_written(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "case.json").read_text())["name"] == "gpt-small"
     for mode in cases.MODES:
         assert cases.reference(back, mode) == cases.reference(loaded, mode)
+
+
+def test_a_saved_program_is_served_without_torch_and_observes_the_reference(tmp_path: Path) -> None:
+    loaded = cases.build(cases.CASES[0])
+    cases.write(loaded, tmp_path)
+    saved.export(tmp_path)
+    serving = (
+        "import sys; from pathlib import Path; from bench import protocol, saved\n"
+        "protocol.serve(saved.prepare_case(Path(sys.argv[1])), ('tilewright.runtime',))\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    command = (sys.executable, "-c", serving, str(tmp_path))
+    entry = Entry("saved", command, ROOT, dict(os.environ))
+    runner = Contestant(entry, tmp_path)
+    answer = runner.ask({"do": "start"}, patience=60)
+    assert runner.ask({"do": "block", "seconds": 0.01}, patience=60)["steps"] > 0
+    runner.close()
+    assert runner.process.returncode == 0, runner.log.read_text()
+    expected = cases.reference(loaded, "infer")
+    assert cases.largest_difference(answer["observed"], expected) < 1e-5
