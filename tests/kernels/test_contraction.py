@@ -42,6 +42,8 @@ def products() -> list[Product]:
         product((), 112, 300, 600),
         product((), 130, 300, 600, "TT"),
         product((2,), 40, 33, 257),
+        product((), 90, 300, 600),  # one group of rows, which is packed once for all columns
+        replace(product((), 90, 300, 600, "TN"), terms=((600, 260, 300),)),
     ]
     for _ in range(80):
         batch = source.choice([(), (), (3,), (2, 3)])
@@ -310,6 +312,24 @@ def test_a_row_alone_has_the_bits_of_that_row_among_others(library: ctypes.CDLL)
             alone = [a[row].copy(), memory[1], np.full(columns + 64, CANARY, np.float32)]
             run(library, product((), 1, columns, 257), alone)
             assert np.array_equal(alone[2][:columns], c[row]), (columns, row)
+
+
+def test_a_block_without_rows_or_columns_computes_nothing(library: ctypes.CDLL) -> None:
+    function = library[tiles(F32)[0]]
+    function.argtypes = (
+        *(ctypes.c_void_p,) * 3,
+        *(ctypes.c_long,) * 4,
+        *(ctypes.c_void_p,) * 3,
+        ctypes.c_float,
+        *(ctypes.c_long,) * 3,
+        *(ctypes.c_void_p,) * 2,
+    )
+    function.restype = None
+    loop, memory = (ctypes.c_long * 4)(1, 9, 1, 1), np.full(9, CANARY, np.float32)
+    for bottom, right in ((2, 9), (3, 4)):
+        places = [memory.ctypes.data] * 3
+        function(loop, loop, loop, 2, bottom, 4, right, *places, 1.0, 256, 64, 16, None, None)
+    assert (memory == np.float32(CANARY)).all()
 
 
 def test_what_is_not_finite_stays_in_its_row_and_column(library: ctypes.CDLL) -> None:

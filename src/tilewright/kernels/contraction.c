@@ -282,6 +282,18 @@ static void pack(long depth, long n, const T *x, const int *xt, const int *xj, T
   }
 }
 
+/* Panels of columns that lie together, a row of them after the other: memory is read in its order.
+   p holds a panel after the other. */
+static __attribute__((noinline)) void pack_rows(long depth, long panels, const T *x, const int *xt,
+                                                T *restrict p) {
+  for (long t = 0; t < depth; t++) {
+    const V *from = (const V *)(x + xt[t]);
+    V *to = (V *)(p + t * PANEL);
+    for (long k = 0; k < panels; k++, from += WIDE, to += WIDE * depth)
+      unrolled for (int j = 0; j < WIDE; j++) to[j] = from[j];
+  }
+}
+
 /* How many rows come before tile q: the first tiles are one row `taller` than `height`. */
 inlined long before(long q, long height, long taller) { return q * height + least(q, taller); }
 
@@ -302,6 +314,7 @@ void NAME(const long *down, const long *across, const long *along, long top, lon
   T block[GROUP * ROWS * ABREAST * PANEL] __attribute__((aligned(VECTOR)));
   int ai[GROUP * ROWS], ci[GROUP * ROWS], bj[COLUMNS], cj[COLUMNS], at[DEPTH], bt[DEPTH];
   const long rows = bottom - top, tiles = (rows + ROWS - 1) / ROWS;
+  if (rows <= 0 || right <= left) return;
   const long height = rows / tiles, taller = rows % tiles;
   long length = 1;
   for (long k = 0; k < along[0]; k++) length *= along[3 * k + 1];
@@ -309,94 +322,99 @@ void NAME(const long *down, const long *across, const long *along, long top, lon
   /* Rows of a that are copied do not fall on the same sets; a packed tile needs no more than they. */
   const long kept = deep + BETWEEN, heap = ROWS * kept;
   const long group_tiles = least(least(most_tiles, GROUP), PACKED_A / heap);
-  const long together = least(most_panels, tiles > group_tiles ? COLUMNS / PANEL : PASSING);
+  const int alone = tiles <= group_tiles;
+  const long together = least(most_panels, alone ? PASSING : COLUMNS / PANEL);
   const long columns = least(together, PACKED_B / (PANEL * deep));
   const long panels = (right - left + PANEL - 1) / PANEL;
-  const long turns = (panels + columns - 1) / columns;
-  for (long turn = 0; turn < turns; turn++) {
+  const long turns = (panels + columns - 1) / columns, steps = (length + deep - 1) / deep;
+  /* A lone group of rows is packed once for all columns, before it goes on to the next terms. */
+  for (long round = 0; round < turns * steps; round++) {
+    const long turn = alone ? round % turns : round / steps;
+    const long t = deep * (alone ? round / turns : round % steps);
     const long n = left + panels * turn / turns * PANEL;
     const long some = least(right, left + panels * (turn + 1) / turns * PANEL) - n;
-    const int equal = walk(across, n, some, bj, cj);
-    const int near_b = equal && across[3 * across[0] - 1] == 1;
-    const int near_c = equal && across[3 * across[0]] == 1;
-    for (long t = 0; t < length; t += deep) {
-      const long depth = least(length - t, deep);
-      /* Once all terms are summed: a sum and then a product are never rounded as one. */
-      const int last = t + depth == length, taken = last && then;
-      const T factor = last ? scale : 1;
-      const int equal = walk(along, t, depth, at, bt);
-      const long step_a = depth > 1 ? at[1] - at[0] : 1, step_b = depth > 1 ? bt[1] - bt[0] : 1;
-      const int steady = equal || even(at, depth, step_a);
-      /* Memory holds rows of b as tiles want them; but where many tiles read rows that are far
-         apart. */
-      const int dense = (rows <= 2 * ROWS || __builtin_labs(step_b) < SPREAD) &&
-                        (equal || even(bt, depth, step_b));
-      int direct[COLUMNS / PANEL];                      /* panels of b that are not packed */
+    const int in_row = walk(across, n, some, bj, cj);
+    const int near_b = in_row && across[3 * across[0] - 1] == 1;
+    const int near_c = in_row && across[3 * across[0]] == 1;
+    const long depth = least(length - t, deep);
+    /* Once all terms are summed: a sum and then a product are never rounded as one. */
+    const int last = t + depth == length, taken = last && then;
+    const T factor = last ? scale : 1;
+    const int equal = walk(along, t, depth, at, bt);
+    const long step_a = depth > 1 ? at[1] - at[0] : 1, step_b = depth > 1 ? bt[1] - bt[0] : 1;
+    const int steady = equal || even(at, depth, step_a);
+    /* Memory holds rows of b as tiles want them; but where many tiles read rows that are far
+       apart. */
+    const int dense = (rows <= 2 * ROWS || __builtin_labs(step_b) < SPREAD) &&
+                      (equal || even(bt, depth, step_b));
+    const long beside = near_b && !dense ? some / PANEL * PANEL : 0;
+    pack_rows(depth, beside / PANEL, b + bj[0], bt, packed_b);
+    int direct[COLUMNS / PANEL];                        /* panels of b that are not packed */
+    for (long j = 0; j < some; j += PANEL) {
+      const long have = least(some - j, PANEL), width = (have + LANES - 1) / LANES * LANES;
+      int vectors = have == width;
+      for (long k = j; k < j + width && vectors && !near_b; k += BESIDE ? width : LANES)
+        vectors = even(bj + k, BESIDE ? width : LANES, 1);
+      direct[j / PANEL] = dense && vectors;
+      if (!direct[j / PANEL] && j >= beside)
+        pack(depth, have, b, bt, bj + j, packed_b + j * depth, width);
+    }
+    for (long group = 0; group < tiles; group += group_tiles) {
+      const long end = least(group + group_tiles, tiles), above = before(group, height, taller);
+      const long first = top + above, count = before(end, height, taller) - above;
+      const int equal = walk(down, first, count, ai, ci);
+      const long next_a = count > 1 ? ai[1] - ai[0] : 1, next_c = count > 1 ? ci[1] - ci[0] : 1;
+      const int in_step = equal || even(ci, count, next_c);
+      /* A tile reads few of a column's elements at a time, and comes back for the others. */
+      const long jump = step_a == 1 ? next_a : 2 * step_a;
+      const int far = __builtin_labs(jump) >= FAR;
+      const long meeting = alone ? right - left : some;
+      const int turned =
+          !steady || !(equal || even(ai, count, next_a)) || (far && meeting > 2 * PANEL);
+      const int copied = turned && steady && step_a == 1;     /* rows as they lie, nearer */
+      const int packed = turned && !copied, held = alone && turn > 0;
+      for (long i = 0; copied && !held && i < count; i++)
+        __builtin_memcpy(packed_a + i * kept, a + at[0] + ai[i], depth * sizeof(T));
+      const long chunk = step_a == 1 ? deep : CHUNK;
+      for (long s = 0; packed && !held && s < depth; s += chunk)
+        for (long q = group; q < end; q++) {
+          const long i = before(q, height, taller) - above, high = height + (q < taller);
+          T *to = packed_a + (q - group) * heap + s * high;
+          pack(least(depth - s, chunk), high, a, at + s, ai + i, to, high);
+        }
       for (long j = 0; j < some; j += PANEL) {
         const long have = least(some - j, PANEL), width = (have + LANES - 1) / LANES * LANES;
-        int vectors = have == width;
-        for (long k = j; k < j + width && vectors && !near_b; k += BESIDE ? width : LANES)
-          vectors = even(bj + k, BESIDE ? width : LANES, 1);
-        direct[j / PANEL] = dense && vectors;
-        if (!direct[j / PANEL])
-          pack(depth, have, b, bt, bj + j, packed_b + j * depth, width);
-      }
-      for (long group = 0; group < tiles; group += group_tiles) {
-        const long end = least(group + group_tiles, tiles), above = before(group, height, taller);
-        const long first = top + above, count = before(end, height, taller) - above;
-        const int equal = walk(down, first, count, ai, ci);
-        const long next_a = count > 1 ? ai[1] - ai[0] : 1, next_c = count > 1 ? ci[1] - ci[0] : 1;
-        const int in_step = equal || even(ci, count, next_c);
-        /* A tile reads few of a column's elements at a time, and comes back for the others. */
-        const long jump = step_a == 1 ? next_a : 2 * step_a;
-        const int far = __builtin_labs(jump) >= FAR;
-        const int turned =
-            !steady || !(equal || even(ai, count, next_a)) || (far && some > 2 * PANEL);
-        const int copied = turned && steady && step_a == 1;     /* rows as they lie, nearer */
-        const int packed = turned && !copied;
-        for (long i = 0; copied && i < count; i++)
-          __builtin_memcpy(packed_a + i * kept, a + at[0] + ai[i], depth * sizeof(T));
-        const long chunk = step_a == 1 ? deep : CHUNK;
-        for (long s = 0; packed && s < depth; s += chunk)
-          for (long q = group; q < end; q++) {
-            const long i = before(q, height, taller) - above, high = height + (q < taller);
-            T *to = packed_a + (q - group) * heap + s * high;
-            pack(least(depth - s, chunk), high, a, at + s, ai + i, to, high);
-          }
-        for (long j = 0; j < some; j += PANEL) {
-          const long have = least(some - j, PANEL), width = (have + LANES - 1) / LANES * LANES;
-          const T *y = direct[j / PANEL] ? b + bt[0] + bj[j] : packed_b + j * depth;
-          const long step = direct[j / PANEL] ? step_b : width;
-          const long apart = direct[j / PANEL] && width > LANES ? bj[j + LANES] - bj[j] : LANES;
-          const long next = width > LANES ? cj[j + LANES] - cj[j] : LANES;
-          int whole = in_step && have == width;
-          for (long k = 0; k < width && whole && !near_c; k += LANES)
-            whole = even(cj + j + k, LANES, 1);
-          for (long q = group, stop; q < end; q = stop) {
-            const long i = before(q, height, taller) - above, high = height + (q < taller);
-            stop = q < taller ? least(taller, end) : end;
-            const T *x = copied   ? packed_a + i * kept
-                         : packed ? packed_a + (q - group) * heap
-                                  : a + ai[i] + at[0];
-            const long row_a = copied ? kept : packed ? 1 : next_a;
-            T *sums = block + (i * ABREAST + j / PANEL % ABREAST) * PANEL;
-            const Tile own = {sums, ABREAST * PANEL, LANES};
-            const Tile there = whole && c ? (Tile){c + ci[i] + cj[j], next_c, next} : own;
-            const Stack stack = {depth, packed ? heap : high * row_a, row_a, packed ? high : step_a,
-                                 y, step, apart, there, taken ? own : there, whole ? factor : 1,
-                                 whole && t};
-            any_tiles(high, width / LANES, stop - q, &stack, x);
-            if (!whole)
-              for (long r = 0; r < high * (stop - q); r++)
-                for (long s = 0; s < have; s++) {
-                  T *sum = sums + r * ABREAST * PANEL + s, *to = c ? c + ci[i + r] + cj[j + s] : 0;
-                  *(taken ? sum : to) = (t ? *to + *sum : *sum) * factor;
-                }
-          }
-          const long waiting = j % (ABREAST * PANEL);   /* columns before these that were kept */
-          if (taken && (waiting == (ABREAST - 1) * PANEL || j + PANEL >= some))
-            then(with, block, ABREAST * PANEL, first, first + count, n + j - waiting, n + j + have);
+        const T *y = direct[j / PANEL] ? b + bt[0] + bj[j] : packed_b + j * depth;
+        const long step = direct[j / PANEL] ? step_b : width;
+        const long apart = direct[j / PANEL] && width > LANES ? bj[j + LANES] - bj[j] : LANES;
+        const long next = width > LANES ? cj[j + LANES] - cj[j] : LANES;
+        int whole = in_step && have == width;
+        for (long k = 0; k < width && whole && !near_c; k += LANES)
+          whole = even(cj + j + k, LANES, 1);
+        for (long q = group, stop; q < end; q = stop) {
+          const long i = before(q, height, taller) - above, high = height + (q < taller);
+          stop = q < taller ? least(taller, end) : end;
+          const T *x = copied   ? packed_a + i * kept
+                       : packed ? packed_a + (q - group) * heap
+                                : a + ai[i] + at[0];
+          const long row_a = copied ? kept : packed ? 1 : next_a;
+          T *sums = block + (i * ABREAST + j / PANEL % ABREAST) * PANEL;
+          const Tile own = {sums, ABREAST * PANEL, LANES};
+          const Tile there = whole && c ? (Tile){c + ci[i] + cj[j], next_c, next} : own;
+          const Stack stack = {depth, packed ? heap : high * row_a, row_a, packed ? high : step_a,
+                               y, step, apart, there, taken ? own : there, whole ? factor : 1,
+                               whole && t};
+          any_tiles(high, width / LANES, stop - q, &stack, x);
+          if (!whole)
+            for (long r = 0; r < high * (stop - q); r++)
+              for (long s = 0; s < have; s++) {
+                T *sum = sums + r * ABREAST * PANEL + s, *to = c ? c + ci[i + r] + cj[j + s] : 0;
+                *(taken ? sum : to) = (t ? *to + *sum : *sum) * factor;
+              }
         }
+        const long waiting = j % (ABREAST * PANEL);   /* columns before these that were kept */
+        if (taken && (waiting == (ABREAST - 1) * PANEL || j + PANEL >= some))
+          then(with, block, ABREAST * PANEL, first, first + count, n + j - waiting, n + j + have);
       }
     }
   }

@@ -26,7 +26,8 @@ SPAN = 2**31  # elements that a tensor has less than, from the first to the last
 SPREAD = 128  # as in contraction.c: elements between rows of b that many tiles read, to be packed
 TALL = 56  # rows of a block, at least: what is packed of b serves four tiles
 BLOCK_FLOPS, MOST_BLOCKS = 128_000_000, 64  # a large product is cut into more blocks
-ROOM_B, PASSING = 1 << 20, 8  # as in contraction.c: bytes for packed columns, panels of a group
+ROOM_A, ROOM_B = 1 << 18, 1 << 20  # as in contraction.c: bytes for packed rows and columns
+PASSING = 8  # as there: panels that are packed at a time where one group of rows reads them
 EVEN = 4  # threads that share blocks evenly, if they can
 PACKING = 32  # products and sums that take as long as packing an element
 LOOPS = 16  # that rows, columns or terms run through, at most
@@ -133,10 +134,18 @@ def tile_shape(dtype: DType, vector: int) -> tuple[int, int]:
     return TILE_ROWS[vector], TILE_VECTORS * vector // dtype.bytes
 
 
+def grouped_rows(product: Product, tiling: Tiling, tile: tuple[int, int]) -> int:
+    """Return how many rows at most meet a panel of b before it is the next one's turn."""
+    height, _ = tile
+    room = ROOM_A // (height * (tiling.depth * product.dtype.bytes + LINE))
+    return min(tiling.tiles, room) * height
+
+
 def packed_columns(product: Product, tiling: Tiling, tile: tuple[int, int], rows: int) -> int:
     """Return how many columns of b are packed at a time for a block of so many rows."""
-    height, width = tile
-    most = tiling.panels if rows > tiling.tiles * height else min(tiling.panels, PASSING)
+    _, width = tile
+    alone = rows <= grouped_rows(product, tiling, tile)
+    most = min(tiling.panels, PASSING) if alone else tiling.panels
     return min(most, ROOM_B // (tiling.depth * width * product.dtype.bytes)) * width
 
 

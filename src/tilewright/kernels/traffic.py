@@ -31,6 +31,7 @@ from tilewright.kernels.contraction import (
     Tiling,
     blocks,
     count,
+    grouped_rows,
     packed_columns,
     product_extents,
     tile_shape,
@@ -317,12 +318,13 @@ FAR, SPREAD = 512, 128  # elements between rows of a and of b that share lines o
 
 def of_product(product: Product, tiling: Tiling, vector: int) -> tuple[Part, ...]:
     """Return the loops of a product as `contraction.c` runs them, one block after another."""
-    height, width = tile_shape(product.dtype, vector)
+    height, width = tile = tile_shape(product.dtype, vector)
     batch, rows, columns, terms = product_extents(product)
     down, across = blocks(product, tiling)
     tall, wide = -(-rows // down), -(-columns // across)
-    group = min(tall, tiling.tiles * height)
-    turn = min(wide, packed_columns(product, tiling, (height, width), tall))
+    group = min(tall, grouped_rows(product, tiling, tile))
+    alone = group == tall
+    turn = min(wide, packed_columns(product, tiling, tile, tall))
     deep = min(tiling.depth, terms)
     trips = {
         "batch": batch, "down": down, "across": across, "turn": -(-wide // turn),
@@ -352,12 +354,16 @@ def of_product(product: Product, tiling: Tiling, vector: int) -> tuple[Part, ...
         panel = (trips["panel"], deep, width), (deep * width, width, 1)
         packed = Ref("packed b", (Sym("panel"), Sym("t"), Sym("j")), *panel, size)
         before, b = [loop("panel", loop("t", loop("j", b, packed)))], packed
-    if _packs_a(product, turn > 2 * width):
-        tile = (trips["tile"], deep, height), (deep * height, height, 1)
-        packed = Ref("packed a", (Sym("tile"), Sym("t"), Sym("i")), *tile, size)
+    if _packs_a(product, (wide if alone else turn) > 2 * width):
+        heap = (trips["tile"], deep, height), (deep * height, height, 1)
+        packed = Ref("packed a", (Sym("tile"), Sym("t"), Sym("i")), *heap, size)
         inside, a = [loop("tile", loop("t", loop("i", a, packed)))], packed
     tiles = loop("tile", loop("t", loop("i", a), loop("j", b)), loop("i", loop("j", c)))
-    turns = loop("turn", loop("deep", *before, loop("group", *inside, loop("panel", tiles))))
+    panels = loop("panel", tiles)
+    if alone:
+        turns = loop("deep", loop("group", *inside, loop("turn", *before, panels)))
+    else:
+        turns = loop("turn", loop("deep", *before, loop("group", *inside, panels)))
     return (loop("batch", loop("down", loop("across", turns))),)
 
 

@@ -19,6 +19,7 @@ from tilewright.kernels import (
     Product,
     Tiling,
     blocks,
+    grouped_rows,
     packed_columns,
     product_extents,
     tile_shape,
@@ -107,7 +108,7 @@ def _seen(product: Product, tiling: Tiling, processor: Processor) -> tuple[objec
         (down, across),
         min(tiling.depth, terms),
         min(packed_columns(product, tiling, tile, tall), wide),
-        min(tiling.tiles, -(-tall // height)),
+        min(grouped_rows(product, tiling, tile), -(-tall // height) * height),
     )
 
 
@@ -135,7 +136,7 @@ def _seconds(
     batch, rows, columns, terms = product_extents(product)
     down, across = blocks(product, tiling)
     size = product.dtype.bytes
-    height, width = tile_shape(product.dtype, processor.vector)
+    height, width = tile = tile_shape(product.dtype, processor.vector)
     tall, wide = -(-rows // down), -(-columns // across)
     units = batch * down * across
     busiest = -(-units // processor.threads)
@@ -143,15 +144,17 @@ def _seconds(
     sums = 2 * whole / peak
     lanes = processor.vector / size
     second = L2_BYTES * peak / (4 * lanes)
-    packed = min(wide, packed_columns(product, tiling, (height, width), tall))
+    group = grouped_rows(product, tiling, tile)
+    packed = min(wide, packed_columns(product, tiling, tile, tall))
     deep = -(-terms // tiling.depth)
     turns = -(-wide // packed)
     # What goes through the second cache: b packed once, and read for each group of rows, from the
     # third cache where a block of it is larger than the second; a for each panel of b; c for each
     # step of the sum.
     near = packed * min(tiling.depth, terms) * size <= processor.l2 // 2
-    read_b = terms * wide * -(-tall // (tiling.tiles * height)) * (1 if near else 4)
+    read_b = terms * wide * -(-tall // group) * (1 if near else 4)
     read_a = terms * tall * (-(-wide // width) if tiling.tiles > 1 else turns)
     moved = 2 * terms * wide + read_b + read_a + 2 * tall * wide * deep
-    memory = (terms * wide + terms * tall * turns + tall * wide) * size / bandwidth
+    again = 1 if tall <= group else turns
+    memory = (terms * wide + terms * tall * again + tall * wide) * size / bandwidth
     return busiest * (sums + EXPOSED * moved * size / second + memory + BLOCK_SECONDS)
