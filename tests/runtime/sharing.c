@@ -17,16 +17,17 @@ typedef struct { Kernel *kernel; long first, pointers, parts, barrier; } Step;
 typedef struct {
   void (*parallel)(void (*work)(void *), void *argument, unsigned threads, unsigned flags);
   int (*size)(void), (*rank)(void);
+  long asked, ran, resting;
 } Team;
 typedef struct {
   char **buffers;
-  const Team *team;
+  Team *team;
   long threads;
   const long *index;
   long *clock;
 } Call;
 extern long tilewright_run(const Step *steps, long count, const Place *places, long pointers,
-                           long wide, const long *moves, long depth, long outer, const Call *call);
+                           long width, const long *moves, long depth, long outer, const Call *call);
 #define NONE (-1L)
 
 #define MOST_THREADS 6
@@ -35,6 +36,7 @@ extern long tilewright_run(const Step *steps, long count, const Place *places, l
 #define MOST_PARTS 9000         /* segments.c takes several at a time where there are so many */
 #define LOOP 3
 #define FAILING 6
+#define FUTURE (1L << 62)       /* of the clock: whatever was then is a moment ago, or still to come */
 
 static unsigned seed;
 static long draw(long below) { return rand_r(&seed) % below; }
@@ -120,10 +122,11 @@ static int check(void) {
   }
   if (looped) steps[0].pointers = rows, steps[rows++] = (Step){0, 0, 0, -1, 0};
   char *buffers[2] = {(char *)counts, (char *)laws};
-  const Team team = {parallel, size, rank};
+  /* For little work the team may be awake, or not. */
+  Team team = {parallel, size, rank, draw(2) ? FUTURE : 0, 0, 0};
   const long index[1] = {0};
   const Call call = {buffers, &team, 1 + draw(MOST_THREADS), index, 0};
-  const long found = tilewright_run(steps, rows, places, 2 * launches, 1, moves, looped, 0, &call);
+  const long found = tilewright_run(steps, rows, places, 2 * launches, 1 + draw(2), moves, looped, 0, &call);
   int bad = 0;
   for (long i = 0; i < launches; i++) {
     bad |= laws[i].wrong;
@@ -135,8 +138,61 @@ static int check(void) {
   return bad | (found != (failing < 0 ? NONE : 256 * (failing + looped) + (FAILING & -FAILING)));
 }
 
+/* ---- little work: by a team that is awake and comes at once */
+
+static int meetings;
+static long late_begin, late_end;               /* microseconds that a meeting takes before, after */
+
+static void meet(void (*work)(void *), void *argument, unsigned threads, unsigned flags) {
+  (void)threads, (void)flags;
+  meetings++;
+  my_rank = 0, team_size = 1;
+  if (late_begin) usleep((unsigned)late_begin);
+  work(argument);
+  if (late_end) usleep((unsigned)late_end);
+}
+
+/* Run once; say whether the team was asked. */
+static int is_asked(Team *team, long width, long threads) {
+  long counts[2] = {0};
+  Law law = {0};
+  char *buffers[2] = {(char *)counts, (char *)&law};
+  const Place places[2] = {{0, 0}, {1, 0}};
+  const Step steps[1] = {{count, 0, 2, 2, 0}};
+  const long moves[1] = {0};
+  const Call call = {buffers, team, threads, moves, 0};
+  const int before = meetings;
+  if (tilewright_run(steps, 1, places, 2, width, moves, 0, 0, &call) != NONE) exit(2);
+  if (counts[0] != 1 || counts[1] != 1) exit(2);
+  return meetings - before;
+}
+
+static int check_little(void) {
+  Team team = {meet, size, rank, 0, 0, 0};
+  int bad = 0;
+  bad |= is_asked(&team, 0, 2) || is_asked(&team, 1, 1) || is_asked(&team, 2, 1);
+  bad |= is_asked(&team, 1, 2);                 /* the first: nobody is awake */
+  bad |= !is_asked(&team, 2, 2);
+  team.asked = FUTURE;
+  bad |= !is_asked(&team, 1, 2) || team.asked > team.ran;
+  for (int end = 0; end < 2; end++) {           /* a team that is late, before or after */
+    *(end ? &late_end : &late_begin) = 3000;
+    team.asked = FUTURE, team.resting = 0;
+    bad |= !is_asked(&team, 1, 2) || team.resting < team.ran + 100 * 3000000L;
+    late_begin = late_end = 0;
+    team.asked = team.resting = FUTURE;
+    bad |= is_asked(&team, 1, 2);
+    bad |= !is_asked(&team, 2, 2);              /* much work is shared all the same */
+  }
+  return bad;
+}
+
 int main(int number, char **words) {
   const long rounds = number == 2 ? atol(words[1]) : 0;
+  if (check_little()) {
+    fprintf(stderr, "little work is shared where it should not be, or alone where it should\n");
+    return 1;
+  }
   for (long round = 0; round < rounds; round++) {
     seed = (unsigned)round;
     if (!check()) continue;

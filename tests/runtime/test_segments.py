@@ -7,7 +7,7 @@ import pytest
 
 from tilewright.program import Buffer, Launch, Loop, Program, Segment, View, contiguous, whole
 from tilewright.runtime import segments
-from tilewright.runtime.segments import barriers, is_wide
+from tilewright.runtime.segments import ALONE, ALWAYS, AWAKE, barriers, is_wide, width
 
 from .programs import chain, f32
 
@@ -62,12 +62,21 @@ def test_launches_of_one_part_share_a_thread_and_need_none_among_themselves() ->
 
 
 def test_a_team_meets_where_there_is_enough_to_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segments, "ENOUGH", 12)
+    monkeypatch.setattr(segments, "LITTLE", 12)
     assert is_wide(chain(4, 1000, parts=4))
     assert not is_wide(chain(4, 1000, parts=3))
     assert not is_wide(chain(20, 1000, parts=1))
     short = chain(4, 1000, parts=3)
     assert is_wide(replace(short, instructions=(Loop(short.instructions, 2),)))
+
+
+def test_little_work_is_for_a_team_that_is_awake() -> None:
+    assert [width(chain(1, 1000, parts).instructions) for parts in (12, 13, 32, 33)] == [
+        ALONE,
+        AWAKE,
+        AWAKE,
+        ALWAYS,
+    ]
 
 
 def test_large_launches_of_few_parts_are_worth_a_team() -> None:

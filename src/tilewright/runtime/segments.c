@@ -14,15 +14,17 @@ typedef struct { long buffer, offset; } Place;
    Without a kernel: the begin of the loop at depth `first`, `parts` iterations to the step
    `pointers`; there `parts` is negative, and `pointers` is the begin. */
 typedef struct { Kernel *kernel; long first, pointers, parts, barrier; } Step;
+/* By the clock: when the team was last asked for, when it last ran, until when it has no little work. */
 typedef struct {
   void (*parallel)(void (*work)(void *), void *argument, unsigned threads, unsigned flags);
   int (*size)(void), (*rank)(void);
+  long asked, ran, resting;
 } Team;
 /* clock: 0, or for each of `threads` two numbers for each step, to which the nanoseconds are added
    that it worked there, and that it waited before: for the others, or to be woken. */
 typedef struct {
   char **buffers;
-  const Team *team;
+  Team *team;
   long threads;
   const long *index;
   long *clock;
@@ -40,14 +42,24 @@ typedef struct {
   const Team *team;
   long *clock, start;                           /* start: of the run, by the clock */
   Rest *rests;                                  /* of each thread */
+  long begun, waited, ended;                    /* by thread 0: when, at most at once, when */
   long failure;                                 /* 256 * step + code of the first that failed */
   _Alignas(64) long done;                       /* parts, of all launches */
   int sleepers;
 } Run;
 
 #define NONE (-1L)
+#define AWAKE 1
 /* Waking a thread takes as long as many a launch, so that only who waits for long goes to sleep. */
 #define SPIN_NANOSECONDS 200000
+/* Runs that follow each other so closely find the team awake: OpenMP's threads spin for longer. */
+#define CLOSE_NANOSECONDS 1000000
+/* Who has little work and waits for longer than this waits for a thread that the system has put aside,
+   or which had to be woken and took longer than that takes: for so many times as long as the wait
+   little work is not shared, so that such waits are a small part of all time. */
+#define LATE_NANOSECONDS 40000
+#define WOKEN_NANOSECONDS 400000
+#define REST 200
 /* A launch is cut into as many slots as it has parts, but not more than fit so many bits. */
 #define SLOT_BITS 12
 #define MOST_SLOTS ((1L << SLOT_BITS) - 1)
@@ -69,6 +81,8 @@ static long now(void) {
   clock_gettime(1, &time);                      /* CLOCK_MONOTONIC */
   return time.seconds * 1000000000L + time.nanoseconds;
 }
+
+static long longer(long one, long other) { return one > other ? one : other; }
 
 static void pause_a_little(void) {
 #if defined(__x86_64__)
@@ -99,13 +113,14 @@ static void wake_all(int *word) {
 #endif
 }
 
-/* Wait until so many parts are done: spin a while, since most waits are short, then sleep. */
-static void wait_for(Run *run, long parts) {
-  if (are_done(run, parts)) return;
+/* Wait until so many parts are done: spin a while, since most waits are short, then sleep.  Return
+   for how many nanoseconds. */
+static long wait_for(Run *run, long parts) {
+  if (are_done(run, parts)) return 0;
   long start = now();
   do {
     for (int i = 0; i < 16; i++) {
-      if (are_done(run, parts)) return;
+      if (are_done(run, parts)) return now() - start;
       pause_a_little();
     }
   } while (now() - start < SPIN_NANOSECONDS);
@@ -113,6 +128,7 @@ static void wait_for(Run *run, long parts) {
   for (long done; (done = __atomic_load_n(&run->done, __ATOMIC_SEQ_CST)) < parts;)
     sleep_while((int *)&run->done, (int)done);  /* its low half: memory is little-endian */
   __atomic_sub_fetch(&run->sleepers, 1, __ATOMIC_SEQ_CST);
+  return now() - start;
 }
 
 static void add_done(Run *run, long parts) {
@@ -200,6 +216,7 @@ static long take_part(Run *run, long i, char **p, long launch, long rank, long s
    threads go on, but compute nothing more. */
 static void share(Run *run, long rank, long size) {
   long index[run->depth + 1], launch = 0, before = 0;   /* launches, and parts before this one */
+  long waited = 0;
   long *clock = run->clock ? run->clock + 2 * rank * run->count : 0, since = run->start;
   for (long loop = 0; loop < run->depth; loop++) index[loop] = 0;
   for (long i = 0; i < run->count; i++) {
@@ -210,7 +227,7 @@ static void share(Run *run, long rank, long size) {
         i = step->pointers;                     /* behind the end, or the first of the loop again */
       continue;
     }
-    if (step->barrier && size > 1) wait_for(run, before);
+    if (step->barrier && size > 1) waited = longer(waited, wait_for(run, before));
     if (clock) lap(clock + 2 * i + 1, &since);
     before += step->parts;
     launch++;
@@ -228,23 +245,47 @@ static void share(Run *run, long rank, long size) {
     }
     if (clock) lap(clock + 2 * i, &since);
   }
+  if (rank == 0) run->waited = waited;
 }
 
 static void work(void *argument) {
   Run *run = argument;
+  const int rank = run->team->rank();
+  if (rank == 0) run->begun = now();
   /* The team may be smaller than asked for: only inside does it know its size. */
-  share(run, run->team->rank(), run->team->size());
+  share(run, rank, run->team->size());
+  if (rank == 0) run->ended = now();
 }
 
-/* Returns NONE, or 256 * step + code of the launch that failed. */
-long tilewright_run(const Step *steps, long count, const Place *places, long pointers, long wide,
+/* Say whether little work is worth the team's meeting: it is where its threads are awake, which a
+   moment after the last run they are, and where no other work has their cores. */
+static int is_ready(Team *team) {
+  const long time = now(), asked = __atomic_exchange_n(&team->asked, time, __ATOMIC_RELAXED);
+  return time - asked < CLOSE_NANOSECONDS && time > __atomic_load_n(&team->resting, __ATOMIC_RELAXED);
+}
+
+/* Let the team share a run, and learn from little work whether its threads come at once. */
+static void run_on_team(Run *run, Team *team, long threads, int little) {
+  const long start = now();
+  team->parallel(work, run, (unsigned)threads, 0);
+  const long end = now(), ran = __atomic_exchange_n(&team->ran, end, __ATOMIC_RELAXED);
+  __atomic_store_n(&team->asked, end, __ATOMIC_RELAXED);
+  const long late = longer(longer(run->begun - start, run->waited), end - run->ended);
+  if (little && late > (start - ran < CLOSE_NANOSECONDS ? LATE_NANOSECONDS : WOKEN_NANOSECONDS))
+    __atomic_store_n(&team->resting, end + REST * late, __ATOMIC_RELAXED);
+}
+
+/* width: 0 for one thread, AWAKE for a team that is awake, else for any.
+   Returns NONE, or 256 * step + code of the launch that failed. */
+long tilewright_run(const Step *steps, long count, const Place *places, long pointers, long width,
                     const long *moves, long depth, long outer, const Call *call) {
   char *p[pointers + 1];
   for (long i = 0; i < pointers; i++) {
     p[i] = call->buffers[places[i].buffer] + places[i].offset;
     for (long loop = 0; loop < outer; loop++) p[i] += moves[i * depth + loop] * call->index[loop];
   }
-  const long threads = wide && call->team && call->threads > 1 ? call->threads : 1;
+  const int any = width && call->team && call->threads > 1;
+  const long threads = any && (width != AWAKE || is_ready(call->team)) ? call->threads : 1;
   Rest rests[threads];
   for (long i = 0; i < threads; i++) rests[i].word = 0;
   const long start = call->clock ? now() : 0;
@@ -252,7 +293,7 @@ long tilewright_run(const Step *steps, long count, const Place *places, long poi
              .outer = outer, .team = call->team, .clock = call->clock, .start = start,
              .rests = rests, .failure = NONE};
   if (threads > 1)
-    call->team->parallel(work, &run, (unsigned)threads, 0);
+    run_on_team(&run, call->team, threads, width == AWAKE);
   else
     share(&run, 0, 1);
   return run.failure;

@@ -128,7 +128,7 @@ class Kernels:
         run.argtypes = (ctypes.c_void_p, *(ctypes.c_long,) * 7, ctypes.c_void_p)
         # Addresses in the order of `tilewright_run`'s arguments; the tables live with the function.
         first = (ctypes.addressof(step_table), len(steps), ctypes.addressof(place_table))
-        last = (table.wide, ctypes.addressof(move_table), table.depth, table.outer)
+        last = (table.width, ctypes.addressof(move_table), table.depth, table.outer)
         fixed = (*first, len(table.places), *last)
 
         def segment(call: int, _tables: object = (step_table, place_table, move_table)) -> int:
@@ -145,9 +145,10 @@ def _exports(names: Sequence[str]) -> str:
     lines += [
         f"{visible} Kernel *const tilewright_kernels[] = {{{', '.join(names)}}};",
         f"{visible} long tilewright_bound(const Step *steps, long count, const Place *places,",
-        "                      long pointers, long wide, const long *moves, long depth,",
+        "                      long pointers, long width, const long *moves, long depth,",
         "                      long outer, const Call *call) {",
-        "  return tilewright_run(steps, count, places, pointers, wide, moves, depth, outer, call);",
+        "  return tilewright_run(steps, count, places, pointers, width, moves, depth, outer,",
+        "                        call);",
         "}",
     ]
     return "\n".join(lines) + "\n"
@@ -212,17 +213,23 @@ def failure(stretch: Stretch, outcome: int) -> Exception:
 ENOUGH = 32
 """Microseconds, about, that a team must share to be worth its meeting: what the threads wrote for
 each other has to move from core to core."""
+LITTLE = 12
+"""Likewise where runs follow each other closely, so that the team is awake."""
 MOVED, COMPUTED = 16384, 250_000
 """Elements, and operations, of a microsecond."""
+ALONE, AWAKE, ALWAYS = range(3)
+"""What a stretch is worth: one thread, a team that is awake, or a team; so `segments.c` has it."""
 
 
 def is_wide(program: Program) -> bool:
-    """Say whether any stretch is worth more than one thread."""
-    return any(_is_wide(stretch) for stretch in stretches_of(program))
+    """Say whether any stretch is worth more than one thread, at least where they are awake."""
+    return any(width(stretch) != ALONE for stretch in stretches_of(program))
 
 
-def _is_wide(items: Sequence[Instruction]) -> bool:
-    return _shared(items) >= ENOUGH
+def width(items: Sequence[Instruction]) -> int:
+    """Return which threads a stretch is worth: ALONE, AWAKE or ALWAYS."""
+    shared = _shared(items)
+    return ALWAYS if shared >= ENOUGH else AWAKE if shared >= LITTLE else ALONE
 
 
 def _shared(items: Sequence[Instruction]) -> int:
@@ -260,14 +267,14 @@ def table_lines(program: Program, *, always_wide: bool = False) -> list[str]:
     buffers = {buffer.name: buffer for buffer in program.buffers}
     for number, (stretch, outer) in enumerate(all_stretches(program.instructions)):
         table = tabulate(stretch, outer, numbers, buffers)
-        lines += _printed(replace(table, wide=table.wide or always_wide), number)
+        lines += _printed(replace(table, width=ALWAYS if always_wide else table.width), number)
     return lines
 
 
 def _printed(table: "Table", number: int) -> list[str]:
     places = [f"{{{number}, {offset}}}" for number, offset in table.places]
     rows = [f"{{{', '.join(map(str, (row[0] or 0, *row[1:])))}}}" for row in table.rows]
-    counts = f"{len(rows)}, places, {len(places)}, {int(table.wide)}"
+    counts = f"{len(rows)}, places, {len(places)}, {table.width}"
     # C has no empty arrays: each ends with an entry that no count includes.
     return [
         f'__attribute__((visibility("default"))) long tilewright_segment_{number}'
@@ -287,8 +294,8 @@ class Table:
     places: (buffer, offset) of each pointer.  rows: (kernel, first pointer, pointers, parts,
     barrier) of a launch; ("", level, row of the end, count, 0) where a loop begins, and ("", level,
     row of the begin, -1, 0) where it ends.  moves: for each pointer, by how many bytes it moves
-    with each of `depth` loops, of which `outer` are around the stretch.  wide: worth a team.
-    launches: that of a row.
+    with each of `depth` loops, of which `outer` are around the stretch.  width: which threads it
+    is worth.  launches: that of a row.
     """
 
     places: list[tuple[int, int]]
@@ -296,7 +303,7 @@ class Table:
     moves: list[int]
     depth: int
     outer: int
-    wide: bool
+    width: int
     launches: list[Launch | None]
 
 
@@ -307,7 +314,7 @@ def tabulate(
     launches = in_rows(stretch)
     deepest = (len(view.steps) for launch in launches if launch for view in launch.views)
     depth = max(outer + _depth(stretch), *deepest, 0)
-    table = Table([], [], [], depth, outer, _is_wide(stretch), launches)
+    table = Table([], [], [], depth, outer, width(stretch), launches)
     _add_rows(table, stretch, outer, numbers, buffers, after_loop=False)
     return table
 

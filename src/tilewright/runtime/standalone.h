@@ -12,6 +12,7 @@ typedef struct {
 typedef struct {
   void (*parallel)(void (*work)(void *), void *argument, unsigned threads, unsigned flags);
   int (*size)(void), (*rank)(void);
+  long asked, ran, resting;
 } Team;
 #endif
 
@@ -19,4 +20,4 @@ extern const Buffer buffers[];
 extern const long buffer_count;
 
 /* Runs the program on these addresses; returns 0, or what failed, and says by whose fault. */
-extern const char *run_program(char **starts, const Team *team, long threads, const char **whose);
+extern const char *run_program(char **starts, Team *team, long threads, const char **whose);

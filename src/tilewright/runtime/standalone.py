@@ -186,7 +186,7 @@ def _program_lines(
     yield '  {"", 0, 1, 0, 0, 0}};'
     yield f"const long buffer_count = {len(program.buffers)};"
     yield from _failures(program)
-    yield "const char *run_program(char **starts, const Team *team, long threads,"
+    yield "const char *run_program(char **starts, Team *team, long threads,"
     yield "                        const char **whose) {"
     yield f"  long index[{depth(program.instructions) + 1}] = {{0}}, outcome;"
     yield "  const Call call = {starts, team, threads, index, 0};"

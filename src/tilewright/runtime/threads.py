@@ -16,12 +16,16 @@ OPENMP = re.compile(r"/lib(?:gomp|iomp5|omp)[^/]*\.so[^/]*$")
 
 
 class Team(ctypes.Structure):
-    """What C needs to run a function on many threads; it mirrors `Team` in `segments.c`."""
+    """What C needs to run a function on many threads, and what it learns of them; it mirrors `Team`
+    in `segments.c`."""
 
     _fields_ = (
         ("parallel", ctypes.c_void_p),
         ("size", ctypes.c_void_p),
         ("rank", ctypes.c_void_p),
+        ("asked", ctypes.c_long),
+        ("ran", ctypes.c_long),
+        ("resting", ctypes.c_long),
     )
 
 
