@@ -15,11 +15,12 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -276,32 +277,30 @@ __attribute__((visibility("default"))) float peak(long n) {
 """
 
 
-def fma_ceiling(threads: int, target: str = NATIVE) -> float:
-    """Return the fused multiply-adds that all threads reach together in registers, in FLOP/s."""
+@dataclass(frozen=True, slots=True)
+class Ceiling:
+    """What goes as fast as this machine can: a call, and the operations or bytes of it."""
+
+    call: Call
+    work: int
+
+
+def fma_ceiling(threads: int, target: str = NATIVE) -> Ceiling:
+    """Return fused multiply-adds in registers, by so many threads at once."""
     wide = target in (NATIVE, "x86-64-v4") and machine.describe()["vectors"] == "AVX-512"
     lanes = 16 if wide else 8
     library = build(find_toolchain(target), {"peak": _PEAK.replace("BYTES", str(4 * lanes))})
     library.peak.argtypes, library.peak.restype = (ctypes.c_long,), ctypes.c_float
-    count = 5_000_000
-    best = float("inf")
-    with ThreadPoolExecutor(threads) as pool:
-        for _ in range(10):
-            begin = time.perf_counter()
-            list(pool.map(library.peak, [count] * threads))
-            best = min(best, time.perf_counter() - begin)
-    return threads * count * 12 * lanes * 2 / best
+    count, pool = 5_000_000, ThreadPoolExecutor(threads)
+    work = threads * count * 12 * lanes * 2
+    return Ceiling(lambda: list(pool.map(library.peak, [count] * threads)), work)
 
 
-def copy_ceiling(elements: int) -> float:
-    """Return the bytes read and written by a large copy, per second."""
+def copy_ceiling(elements: int) -> Ceiling:
+    """Return a large copy."""
     source = torch.randn(elements)
     target = torch.empty_like(source)
-    best = float("inf")
-    for _ in range(10):
-        begin = time.perf_counter()
-        target.copy_(source)
-        best = min(best, time.perf_counter() - begin)
-    return 2 * 4 * elements / best
+    return Ceiling(lambda: target.copy_(source), 2 * source.nbytes)
 
 
 # ---------------------------------------------------------------------------- timing
@@ -339,23 +338,37 @@ def _block(call: Call, count: int) -> float:
 
 
 def judge(
-    kernel: Kernel, samples: dict[str, list[float]], flops: float, bandwidth: float
+    kernel: Kernel, samples: dict[str, list[float]], ceilings: Mapping[str, Ceiling]
 ) -> dict[str, Any]:
-    """Return what is kept of a kernel: medians, ratios to torch, fractions of the ceiling."""
-    limit = max(kernel.flops / flops, kernel.bytes / bandwidth if not kernel.flops else 0.0)
-    found: dict[str, Any] = {"group": kernel.group, "name": kernel.name, "limit_us": 1e6 * limit}
+    """Return what is kept of a kernel: medians, ratios to torch, fractions of its ceiling.
+
+    samples: also of the ceiling, which a block of each contender is held against in its own round.
+    """
+    ceiling = ceiling_of(kernel)
+    share = (kernel.flops or kernel.bytes) / ceilings[ceiling].work
+    limits = [share * seconds for seconds in samples["ceiling"]]
+    found: dict[str, Any] = {"group": kernel.group, "name": kernel.name, "ceiling": ceiling}
+    found["limit_us"] = 1e6 * median(limits)
     for name, times in samples.items():
+        if name == "ceiling":
+            continue
         told = median_interval(times)
+        reached = [limit / seconds for limit, seconds in zip(limits, times, strict=True)]
         found[name] = {
             "median_us": 1e6 * told.median,
             "low_us": 1e6 * told.low,
             "high_us": 1e6 * told.high,
-            "of_ceiling": limit / told.median,
+            "of_ceiling": median(reached),
         }
         if name != "torch":
             ratio = ratio_interval(samples["torch"], times)
             found[name]["torch_over_ours"] = [ratio.median, ratio.low, ratio.high]
     return found
+
+
+def ceiling_of(kernel: Kernel) -> str:
+    """Return which ceiling a kernel is held against."""
+    return "flops" if kernel.flops else "bytes"
 
 
 def line(found: dict[str, Any]) -> str:
@@ -385,7 +398,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _run_held(options.target, sys.argv[1:] if arguments is None else arguments)
     out = options.out or OUT.with_stem("_".join(filter(None, (OUT.stem, options.target))))
     elements, threads = options.mebibytes * 2**18, torch.get_num_threads()
-    ceilings = {"flops": fma_ceiling(threads, options.target), "bandwidth": copy_ceiling(elements)}
+    ceilings = {"flops": fma_ceiling(threads, options.target), "bytes": copy_ceiling(elements)}
     console, rows = Console(width=160), []
     chosen = [k for k in kernels(elements) if options.only in f"{k.group}: {k.name}"]
     makers: list[Callable[[], tuple[Kernel, dict[str, Call]]]] = [
@@ -395,10 +408,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         makers.append(partial(optimizer_step, elements // 4, options.target))
     for make in track(makers, console=Console(stderr=True)):
         kernel, calls = make()
-        samples = race(calls, options.blocks, options.seconds)
-        rows.append(judge(kernel, samples, **ceilings))
+        raced = {**calls, "ceiling": ceilings[ceiling_of(kernel)].call}
+        rows.append(judge(kernel, race(raced, options.blocks, options.seconds), ceilings))
         console.print(line(rows[-1]), highlight=False)
-        _write(out, ceilings, rows)
+        _write(out, rows)
     return 0
 
 
@@ -416,12 +429,11 @@ def _run_held(target: str, arguments: Sequence[str]) -> int:
     return subprocess.run(command, env=os.environ | limits, check=False).returncode
 
 
-def _write(path: Path, ceilings: dict[str, float], rows: list[dict[str, Any]]) -> None:
+def _write(path: Path, rows: list[dict[str, Any]]) -> None:
     content = {
         "machine": machine.describe() | {"threads": torch.get_num_threads()},
         "date": machine.today(),
         "versions": {"torch": torch.__version__},
-        "ceilings": ceilings,
         "kernels": rows,
     }
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from bench import cpu_kernels as bench
-from bench.cpu_kernels import Kernel
+from bench.cpu_kernels import Ceiling, Kernel
 
 
 def test_contenders_compute_the_same_with_and_without_gradients() -> None:
@@ -31,13 +31,27 @@ def test_every_kernel_has_a_name_of_its_own_and_a_limit() -> None:
 def test_arithmetic_is_held_against_the_peak_and_movement_against_a_copy() -> None:
     product = Kernel("product", "p", F.gelu, tuple, flops=2_000, bytes=100)
     rows = Kernel("rows", "r", F.gelu, tuple, bytes=100)
-    samples = {"torch": [4e-6], "tilewright": [2e-6]}
-    found = bench.judge(product, samples, flops=1e9, bandwidth=1e9)
+    ceilings = {"flops": Ceiling(lambda: None, 1_000), "bytes": Ceiling(lambda: None, 1_000)}
+    samples = {"torch": [4e-6], "tilewright": [2e-6], "ceiling": [1e-6]}
+    found = bench.judge(product, samples, ceilings)
     assert found["limit_us"] == pytest.approx(2.0)
     assert found["tilewright"]["of_ceiling"] == pytest.approx(1.0)
     assert found["tilewright"]["torch_over_ours"][0] == pytest.approx(2.0)
-    assert bench.judge(rows, samples, flops=1e9, bandwidth=1e9)["limit_us"] == pytest.approx(0.1)
+    assert bench.judge(rows, samples, ceilings)["limit_us"] == pytest.approx(0.1)
     assert "2.00  100 %" in bench.line(found)
+
+
+def test_a_block_is_held_against_the_ceiling_of_its_own_round() -> None:
+    product = Kernel("product", "p", F.gelu, tuple, flops=1_000)
+    clocks = (1.0, 1.8, 1.2)  # the machine slows down and speeds up
+    samples = {
+        "torch": [1e-6 * clock for clock in clocks],
+        "tilewright": [2e-6 * clock for clock in clocks],
+        "ceiling": [5e-7 * clock for clock in clocks],
+    }
+    found = bench.judge(product, samples, {"flops": Ceiling(lambda: None, 1_000)})
+    assert found["torch"]["of_ceiling"] == pytest.approx(0.5)
+    assert found["tilewright"]["of_ceiling"] == pytest.approx(0.25)
 
 
 def test_blocks_alternate_and_count_each_call() -> None:
