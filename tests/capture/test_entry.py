@@ -111,6 +111,51 @@ def test_an_object_that_is_put_back_as_it_was_has_not_changed() -> None:
         capture(Marking(tidy=False), torch.ones(3))
 
 
+class Counting(nn.Module):
+    """Writes a buffer and puts what that gives in the buffer's place."""
+
+    def __init__(self, *, fresh: bool = False, swapped: bool = False) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(3))
+        self.register_buffer("other", torch.ones(3))
+        self.fresh, self.swapped = fresh, swapped
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = None if self.fresh else self.count
+        self.count = torch.add(self.count, x, out=out)
+        if self.swapped:
+            self.count, self.other = self.other, self.count
+        return x * self.count
+
+
+def test_a_buffer_that_is_put_in_its_own_place_is_written() -> None:
+    module, reference, x = Counting(), Counting(), torch.tensor([1.0, -2.0, 3.0])
+    buffer = module.count
+    captured = capture(module, x)
+    assert torch.equal(buffer, torch.zeros(3)), "nothing is computed"
+    for _ in range(2):
+        assert torch.equal(call(captured, x), reference(x))
+        assert module.count is buffer
+        assert torch.equal(buffer, reference.count)
+    for other in (Counting(fresh=True), Counting(swapped=True)):
+        held = other.count, other.other
+        with pytest.raises(CaptureError, match="changes Python objects"):
+            capture(other, x)
+        assert other.count is held[0]
+        assert other.other is held[1]
+
+
+def test_spectral_normalization_moves_its_vectors_as_in_eager() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(5, 4)), nn.Tanh())
+    reference, x = copy.deepcopy(module), torch.randn(3, 5)
+    captured = capture(module, x)
+    for _ in range(3):
+        torch.testing.assert_close(call(captured, x), reference(x))
+        for name, value in reference.state_dict().items():
+            torch.testing.assert_close(module.state_dict()[name], value, msg=name)
+
+
 LOG = logging.getLogger(__name__)
 
 

@@ -26,7 +26,6 @@ from tilewright.capture.importer import Imported, import_functional
 from tilewright.capture.record import Input, Mutation, Result, ViewOfInput
 from tilewright.capture.refusal import explain
 from tilewright.capture.restore import restore, write_back
-from tilewright.capture.unchanged import forget_what_is_as_before
 from tilewright.capture.watch import Guards, Watch, guards_of, wanted_guards
 from tilewright.graph.ir import Graph
 
@@ -162,7 +161,6 @@ def _run_dynamo(
 ) -> Any:
     def catcher(module: fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
         try:
-            forget_what_is_as_before()
             _catch_graph(catch, module, examples)
         except Exception as error:
             catch.error = error

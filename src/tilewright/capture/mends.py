@@ -15,12 +15,13 @@ from typing import Any
 import torch
 
 RIGHT = "2.13"
-"""The first version that is right by itself, but for a range that is unpacked into a call."""
+"""The first version that is right by itself, but for what no version is."""
 
 
 def mend_torch() -> None:
     """Put the mends in place where they are needed."""
     _unpack_ranges()
+    _see_what_is_as_before()
     if torch.__version__ >= RIGHT:
         return
     # Names of torch's own that a newer one need not have.
@@ -51,6 +52,23 @@ def _unpack_ranges() -> None:
         classes += tracing.__subclasses__()
         table, opcode = tracing.dispatch_table, dis.opmap["CALL_FUNCTION_EX"]
         table[opcode] = functools.partial(unpack, table[opcode])
+
+
+def _see_what_is_as_before() -> None:
+    """Let no change be seen where a function has put back what was there, if changes are refused.
+
+    Up to torch 2.13 at least, Dynamo counts whatever is set.
+    """
+    from torch._dynamo.side_effects import SideEffects
+
+    from tilewright.capture.unchanged import forget_what_is_as_before
+
+    def prune(before: Callable[..., None], effects: SideEffects, tracer: Any) -> None:
+        before(effects, tracer)
+        if torch._dynamo.config.side_effect_replay_policy == "error":
+            forget_what_is_as_before(effects)
+
+    _put_in_front(SideEffects, "prune_dead_object_new", prune)
 
 
 def _put_in_front(owner: Any, name: str, mend: Callable[..., Any]) -> None:
