@@ -12,6 +12,7 @@ import torch
 from tilewright.base.errors import DTypeError, MutationError, ShapeError
 from tilewright.program import save
 from tilewright.runtime import Executable, load
+from tilewright.runtime.arrays import _address
 
 from .programs import chain, counter, gather, linear_relu
 
@@ -60,6 +61,15 @@ def test_arrays_are_read_however_they_lie(layout: str) -> None:
             (found,) = executable.run_arrays([given, ids])
             assert np.array_equal(found, table[ids])
             assert type(found) is np.ndarray
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", ["f4", "f2", "?", "i8"])
+def test_an_array_is_where_numpy_says(layout: str, dtype: str) -> None:
+    source = np.arange(30, dtype=np.float32).reshape(5, 6)
+    laid = LAYOUTS[layout](source).astype(dtype, copy=False)
+    for value in (laid, laid[1:, 2:], laid[2:, :0], laid[3, 4:5].reshape(())):
+        assert _address(value) == value.ctypes.data
 
 
 def test_results_of_two_runs_on_arrays_are_two_arrays() -> None:

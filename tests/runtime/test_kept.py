@@ -1,6 +1,7 @@
 """What is prepared serves as long as its inputs are what they were, and not a call longer."""
 
 import threading
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -168,6 +169,21 @@ def test_arrays_are_known_by_who_they_are() -> None:
     assert np.array_equal(executable.run_arrays([x, w.copy()])[0], x + (2 * w + 1))
     tensors = torch.from_numpy(x), torch.from_numpy(w)
     assert torch.equal(executable.run(tensors)[0], torch.from_numpy(x + (2 * w + 1)))
+
+
+def test_what_was_prepared_of_arrays_is_let_go_of() -> None:
+    executable = Executable(KEEPS)
+    x, w = (tensor.numpy() for tensor in _tensors())
+    executable.run_arrays([x, w])
+    assert executable._kept is not None
+    assert executable._kept._last is not None
+    prepared = weakref.ref(executable._kept._last.kept[0])
+    assert prepared() is not None
+    executable.refresh()
+    assert prepared() is None
+    for scale in (2, 3):  # others may lie where it was, or elsewhere
+        w = w * scale
+        assert np.array_equal(executable.run_arrays([x, w])[0], x + (2 * w + 1))
 
 
 def test_arrays_that_change_in_place_what_they_are_made_of_are_refused() -> None:

@@ -23,6 +23,7 @@ Passed = Callable[[Sequence[Any]], list[Any] | None]
 
 # Of names that are one look-up each: they are asked of everything that stays, before every run.
 _data_ptr, _version = methodcaller("data_ptr"), attrgetter("_version")
+_layout = attrgetter("dtype", "shape", "strides")  # of an array
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,16 +109,18 @@ def _state(staying: Sequence[Any]) -> list[int] | None:
 
     None where writes of tensors are not counted, as of those made in inference mode.
     """
+    if staying and isinstance(staying[0], np.ndarray):
+        return [] if all(isinstance(value, np.ndarray) for value in staying) else None
     try:
         return [*map(_data_ptr, staying), *map(_version, staying)]
     except (RuntimeError, AttributeError):
-        return [] if all(isinstance(value, np.ndarray) for value in staying) else None
+        return None
 
 
 def _form(staying: Sequence[Any]) -> list[Any]:
     """Return how tensors and arrays lie, which may change where they are (`.data`, `.shape`)."""
     if staying and isinstance(staying[0], np.ndarray):
-        return [(value.dtype, value.shape, value.strides) for value in staying]
+        return [*map(_layout, staying)]
     return [(value.dtype, value.shape, value.stride()) for value in staying]
 
 
