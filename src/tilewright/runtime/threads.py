@@ -1,7 +1,9 @@
 """The threads that segments run on: those of the OpenMP library that torch has loaded.
 
 The idea: a second pool of threads beside torch's makes both slow, so a segment is handed the
-entry of torch's own (`GOMP_parallel`) and, without one, runs on the thread that calls it.
+entry of torch's own (`GOMP_parallel`).  In a process without torch it is that of the system's
+library, with as many threads as that would take (`OMP_NUM_THREADS`, else the processors that the
+process may use); without any library, a segment runs on the thread that calls it.
 A forked child has only the thread that forked: there everything runs on one.
 This module does not know what runs.
 """
@@ -10,9 +12,14 @@ import ctypes
 import os
 import re
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 OPENMP = re.compile(r"/lib(?:gomp|iomp5|omp)[^/]*\.so[^/]*$")
+PLAIN = re.compile(r"/lib(?:gomp|iomp5|omp)\.so[^/]*$")
+SYSTEMS = ("libgomp.so.1", "libomp.so.5", "libomp.so", "libiomp5.so")
+"""What the library is called where compilers have put it."""
 
 
 class Team(ctypes.Structure):
@@ -29,40 +36,79 @@ class Team(ctypes.Structure):
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A team, how many threads its library would take, and whether torch was there by then."""
+
+    team: Team | None
+    count: int
+    beside_torch: bool
+
+
 class _State:
     """What this process knows: the team once it is found, and whether it is a forked child."""
 
-    team: Team | None = None
+    found: _Found | None = None
     forked = False
 
 
 def find_team() -> Team | None:
-    """Return the team of the OpenMP library in this process, if there is one."""
-    if _State.team is None:
-        _State.team = _loaded_team()
-    return _State.team
+    """Return the team of the OpenMP library that torch uses, or of the system's without torch."""
+    return _find().team
 
 
 def thread_count() -> int:
-    """Return how many threads a segment may use: as many as torch does, one without torch."""
-    torch = sys.modules.get("torch")
-    if torch is None or _State.forked or find_team() is None:
+    """Return how many threads a segment may use: as many as torch does; without torch, as many as
+    the system's OpenMP library would."""
+    if _State.forked:
         return 1
-    count: int = torch.get_num_threads()
+    found = _find()
+    if found.team is None or not found.beside_torch:
+        return found.count
+    count: int = sys.modules["torch"].get_num_threads()
     return count
 
 
-def _loaded_team() -> Team | None:
-    for path in _loaded_libraries():
-        try:
-            library = ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
-            entries = (library.GOMP_parallel, library.omp_get_num_threads)
-            addresses = [ctypes.cast(entry, ctypes.c_void_p) for entry in entries]
-            rank = ctypes.cast(library.omp_get_thread_num, ctypes.c_void_p)
-        except (OSError, AttributeError):
-            continue
-        return Team(*addresses, rank)
-    return None
+def _find() -> _Found:
+    found, torch = _State.found, sys.modules.get("torch")
+    # A torch that is half imported has loaded no library yet.
+    beside_torch = hasattr(torch, "get_num_threads")
+    if found is None or found.beside_torch != beside_torch:
+        found = _State.found = _team_of_torch(torch) if beside_torch else _team_of_system()
+    return found
+
+
+def _team_of_torch(torch: Any) -> _Found:
+    folder = str(Path(torch.__file__).parent)
+    # Others bring a library of their own, under a name with a hash.
+    paths = sorted(_loaded_libraries(), key=lambda path: not path.startswith(folder))
+    plain = [path for path in paths if PLAIN.search(path)]
+    for path in (*plain, *paths):
+        if (library := _library(path, os.RTLD_NOLOAD | os.RTLD_NOW)) is not None:
+            return _Found(_team(library), 1, beside_torch=True)
+    return _Found(None, 1, beside_torch=True)
+
+
+def _team_of_system() -> _Found:
+    for name in SYSTEMS:
+        if (library := _library(name, os.RTLD_NOW)) is not None:
+            return _Found(_team(library), library.omp_get_max_threads(), beside_torch=False)
+    return _Found(None, 1, beside_torch=False)
+
+
+def _library(name: str, mode: int) -> ctypes.CDLL | None:
+    """Return a library that has what a team needs."""
+    try:
+        library = ctypes.CDLL(name, mode=mode)
+        _team(library)
+    except (OSError, AttributeError):
+        return None
+    return library
+
+
+def _team(library: ctypes.CDLL) -> Team:
+    entries = (library.GOMP_parallel, library.omp_get_num_threads, library.omp_get_thread_num)
+    return Team(*(ctypes.cast(entry, ctypes.c_void_p) for entry in entries))
 
 
 def _loaded_libraries() -> list[str]:
