@@ -9,8 +9,9 @@ extent count as at least 1 and unbounded above.
 """
 
 from collections.abc import Mapping
+from functools import lru_cache
 
-from tilewright.base.expr import Call, Const, Expr, Read, Sym, children, rebuild
+from tilewright.base.expr import KEPT, Call, Const, Expr, Read, Sym, children, names, rebuild
 from tilewright.base.sizes import (
     common_divisor,
     divide,
@@ -69,9 +70,22 @@ def from_affine(constant: int, terms: Mapping[Expr, int]) -> Expr:
 
 def simplify(expr: Expr, extents: Extents) -> Expr:
     """Return the normal form of an integer expression whose loops have the given extents."""
+    known = tuple([(name, extents[name]) for name in names(expr) if name in extents])
+    for _, extent in known:
+        if type(extent) is not int:  # what is found out of sizes that vary is noted each time
+            return _simplified(expr, extents)
+    return _kept(expr, known)
+
+
+@lru_cache(KEPT)
+def _kept(expr: Expr, extents: tuple[tuple[str, int], ...]) -> Expr:
+    return _simplified(expr, dict(extents))
+
+
+def _simplified(expr: Expr, extents: Extents) -> Expr:
     parts = children(expr)
     if parts:
-        expr = rebuild(expr, tuple(simplify(part, extents) for part in parts))
+        expr = rebuild(expr, tuple([simplify(part, extents) for part in parts]))
     match expr:
         case Sym(name) if name in extents and same(extents[name], 1):
             return Const(0)

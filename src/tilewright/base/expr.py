@@ -17,7 +17,12 @@ This module does not know what a function computes (`scalar`), how an expression
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+KEPT = 1 << 13
+"""For how many expressions an answer about one is kept: most are asked again and again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +33,14 @@ class Const:
 
     def __eq__(self, other: object) -> bool:
         # 1, 1.0 and True, 0.0 and -0.0 are different constants; NaN equals itself.
-        return isinstance(other, Const) and self._key() == other._key()
+        if not isinstance(other, Const):
+            return False
+        if type(self.value) is int and type(other.value) is int:  # most are
+            return self.value == other.value
+        return self._key() == other._key()
 
     def __hash__(self) -> int:
-        return hash(self._key())
+        return hash(self.value if type(self.value) is int else self._key())
 
     def _key(self) -> tuple[str, str]:
         return type(self.value).__name__, repr(self.value)
@@ -50,6 +59,16 @@ class Call:
 
     fn: str
     args: tuple["Expr", ...]
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.fn, self.args)))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __reduce__(self) -> tuple[Any, ...]:  # a hash is of one process
+        return Call, (self.fn, self.args)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +82,16 @@ class Read:
     tensor: str
     index: tuple["Expr", ...]
     default: "Expr | None" = None
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.tensor, self.index, self.default)))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Read, (self.tensor, self.index, self.default)
 
 
 Expr = Const | Sym | Call | Read
@@ -104,6 +133,13 @@ def transform(expr: Expr, rewrite: Callable[[Expr], Expr]) -> Expr:
 
 def substitute(expr: Expr, bindings: Mapping[str, Expr]) -> Expr:
     """Replace every name in `bindings` at once."""
+    found = tuple([(name, bindings[name]) for name in names(expr) if name in bindings])
+    return _substituted(expr, found) if found else expr
+
+
+@lru_cache(KEPT)
+def _substituted(expr: Expr, found: tuple[tuple[str, Expr], ...]) -> Expr:
+    bindings = dict(found)
 
     def replace(node: Expr) -> Expr:
         return bindings.get(node.name, node) if isinstance(node, Sym) else node
@@ -113,11 +149,17 @@ def substitute(expr: Expr, bindings: Mapping[str, Expr]) -> Expr:
 
 def walk(expr: Expr) -> Iterator[Expr]:
     """Yield the expression and everything below it, outermost first."""
-    yield expr
-    for part in children(expr):
-        yield from walk(part)
+    waiting = [expr]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if isinstance(node, Call):
+            waiting += node.args[::-1]
+        elif isinstance(node, Read):
+            waiting += children(node)[::-1]
 
 
+@lru_cache(KEPT)
 def names(expr: Expr) -> frozenset[str]:
     """Return the names that occur free (tensor names are not among them)."""
     return frozenset(node.name for node in walk(expr) if isinstance(node, Sym))

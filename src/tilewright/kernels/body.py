@@ -10,11 +10,23 @@ This module does not know C, nor how a body is cut into loops.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 
 from tilewright.base import algebra
 from tilewright.base.dtypes import BOOL, I64, DType, promote
-from tilewright.base.expr import Call, Const, Expr, Read, Sym, names, substitute, transform, walk
+from tilewright.base.expr import (
+    KEPT,
+    Call,
+    Const,
+    Expr,
+    Read,
+    Sym,
+    names,
+    substitute,
+    transform,
+    walk,
+)
 from tilewright.base.sizes import nominal, same
 from tilewright.graph.build import prune
 from tilewright.graph.ir import FORMULA, Formula, Graph, Loop, TensorType
@@ -39,7 +51,10 @@ class Body:
 
     def formula(self, name: str) -> Formula | None:
         """Return the formula that makes the value of that name; None for an input."""
-        return dict(self.formulas).get(name)
+        for known, formula in self.formulas:
+            if known == name:
+                return formula
+        return None
 
     def type(self, name: str) -> TensorType:
         """Return the type of an input or a value."""
@@ -165,6 +180,7 @@ def volume(extents: tuple[int, ...] | list[int]) -> int:
 # -------------------------------------------------------------------------------- facts and forms
 
 
+@lru_cache(KEPT)
 def has_read(expr: Expr) -> bool:
     """Say whether an expression reads a tensor."""
     return any(isinstance(node, Read) for node in walk(expr))

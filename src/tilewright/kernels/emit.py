@@ -307,10 +307,11 @@ def bytes_of(body: Body) -> int:
     total = 0
     for name in body.outputs:
         total += volume(static_shape(body.type(name))) * body.type(name).dtype.bytes
+    reads = [({read.tensor for read in _reads(formula)}, formula) for _, formula in body.formulas]
     for tensor in body.inputs:
         touched = 0
-        for _, formula in body.formulas:
-            if any(read.tensor == tensor.name for read in _reads(formula)):
+        for tensors, formula in reads:
+            if tensor.name in tensors:
                 touched = larger(touched, volume(list(static_extents(formula).values())))
         touched = smaller(touched, volume(static_shape(tensor.type)))
         total += touched * tensor.type.dtype.bytes

@@ -8,9 +8,10 @@ This module does not decide anything.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from tilewright.base import algebra
-from tilewright.base.expr import Expr, Read, Sym, children, names, substitute
+from tilewright.base.expr import KEPT, Expr, Read, Sym, children, names, substitute
 from tilewright.graph.ir import Formula
 from tilewright.kernels.body import (
     Body,
@@ -59,11 +60,12 @@ class Statement:
         return not is_pointwise(self.formula)
 
 
-def _in_order(expr: Expr) -> list[str]:
+@lru_cache(KEPT)
+def _in_order(expr: Expr) -> tuple[str, ...]:
     """Return the loops of an index, those with the larger steps first."""
     _, terms = algebra.affine(expr)
     ordered = sorted(terms.items(), key=lambda item: -abs(item[1]))
-    return [name for atom, _ in ordered for name in sorted(names(atom))]
+    return tuple(name for atom, _ in ordered for name in sorted(names(atom)))
 
 
 class State:
