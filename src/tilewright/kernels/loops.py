@@ -17,6 +17,7 @@ Grammar
            | Fold(formula, index, sums, slot)          v0[r0] from s0, or v0[r0] from s0[r0 - m]
            | Buffer(name, formula, length)             buffer k0[1000] of v2
            | Keep(read, buffer, place)                 keep v2[r0, c0] in k0[c0]
+           | Fetch(element)                            fetch a0[r0 + 1, b0 + 16]
 
     kind   = "serial"       one iteration after another
            | "parallel"     iterations in any order, shared by threads
@@ -28,8 +29,9 @@ loops of one name are one loop in several places.
 
 Terms of a reduction go into accumulators, `Sums`, each of which begins at what a sum begins from;
 `Fold` makes the result of all of them, pairwise, or of one.  A formula that no item computes is
-computed where it is read, but where a loop before has kept it.  `loops_text` prints and parses a
-nest, `loops_check` judges one, `schedule` rewrites one, `loops_c` prints one as C.
+computed where it is read, but where a loop before has kept it.  `Fetch` computes nothing: it asks
+for memory that will be touched soon, and may name what lies beyond a tensor.  `loops_text` prints
+and parses a nest, `loops_check` judges one, `schedule` rewrites one, `loops_c` prints one as C.
 
 This module does not know why a nest is cut as it is.
 """
@@ -111,6 +113,14 @@ class Keep:
 
 
 @dataclass(frozen=True, slots=True)
+class Fetch:
+    """A wish that the line of memory with this element be near: to be read, or written where it is
+    a result."""
+
+    element: Read
+
+
+@dataclass(frozen=True, slots=True)
 class Loop:
     """The items for `name` from `low` to before `high`, `step` apart."""
 
@@ -122,7 +132,7 @@ class Loop:
     step: int = 1
 
 
-Item = Loop | Let | Do | Sums | Fold | Buffer | Keep
+Item = Loop | Let | Do | Sums | Fold | Buffer | Keep | Fetch
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +211,8 @@ def used_names(item: Item) -> frozenset[str]:
             exprs = index if slot is None else (*index, slot)
         case Keep(read, _, place):
             exprs = *read.index, place
+        case Fetch(element):
+            exprs = element.index
         case _:
             exprs = ()
     return frozenset(name for expr in exprs for name in names(expr))

@@ -19,6 +19,7 @@ from tilewright.kernels.functions import apply
 from tilewright.kernels.loops import (
     Buffer,
     Do,
+    Fetch,
     Fold,
     Item,
     Keep,
@@ -88,7 +89,7 @@ class _Walk:
         for item in items:
             self.item(item, scope)
 
-    def item(self, item: Item, scope: Scope) -> None:
+    def item(self, item: Item, scope: Scope) -> None:  # noqa: C901 - a flat match
         printer = self.printer
         match item:
             case Let(name, value):
@@ -120,6 +121,8 @@ class _Walk:
                 scope.add(f"{c} {name}[{length}];")
             case Keep():
                 self.keep(item, scope)
+            case Fetch(element):
+                self.fetch(element, scope)
 
     def begin(self, loop: Loop, scope: Scope) -> None:
         """Print those values of lanes first that take long and wait for nothing that does, where
@@ -199,6 +202,12 @@ class _Walk:
         place = f"{item.buffer}[{self.index(item.place, scope)}]"
         scope.add(f"{place} = {term.text};")
         self.kept[read] = Term(place, term.dtype)
+
+    def fetch(self, element: Read, scope: Scope) -> None:
+        written = element.tensor in self.targets
+        memory = (self.targets if written else self.printer.memory)[element.tensor]
+        place = f"{memory.pointer} + ({self.printer.offset(element, memory, scope)})"
+        scope.add(f"__builtin_prefetch({place}, {int(written)});")
 
     def head(self, loop: Loop, scope: Scope) -> str:
         low, high = (self.bound(bound, scope) for bound in (loop.low, loop.high))

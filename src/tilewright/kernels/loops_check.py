@@ -23,6 +23,7 @@ from tilewright.kernels.body import contiguous, is_pointwise, static_extents, st
 from tilewright.kernels.loops import (
     Buffer,
     Do,
+    Fetch,
     Fold,
     Item,
     Keep,
@@ -107,6 +108,8 @@ def _verify_names(items: tuple[Item, ...], known: frozenset[str]) -> None:
                 known |= {name}
             case Do(name, _, memory) | Fold(name, _, memory) | Keep(Read(name), memory):
                 _verify_open(used | ({memory} - {""}), known, name)
+            case Fetch(Read(name)):
+                _verify_open(used, known, name)
 
 
 def _verify_open(used: Set[str], known: frozenset[str], where: str) -> None:

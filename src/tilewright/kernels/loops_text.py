@@ -35,6 +35,7 @@ from tilewright.kernels.body import Body, Input, contiguous, static_shape
 from tilewright.kernels.loops import (
     Buffer,
     Do,
+    Fetch,
     Fold,
     Item,
     Keep,
@@ -62,6 +63,7 @@ _SUMS = re.compile(r"sums (?P<name>\w+)\[(?P<length>\d+)\]: (?P<dtype>\w+) of (?
 _FOLD = re.compile(r"(?P<result>v\d+\[.*\]) from (?P<sums>\w+)(?P<slot>\[.*\])?")
 _BUFFER = re.compile(r"buffer (?P<name>\w+)\[(?P<length>\d+)\] of (?P<formula>v\d+)")
 _KEEP = re.compile(r"keep (?P<read>v\d+\[.*?\])(?: in (?P<place>.*))?")
+_FETCH = re.compile(r"fetch (?P<element>[av]\d+\[.*\])")
 
 
 def show(nest: LoopNest) -> str:
@@ -103,6 +105,8 @@ def _items(nest: LoopNest, items: tuple[Item, ...], pad: str) -> Iterator[str]:
             case Keep(read, buffer, place):
                 where = f" in {buffer}[{show_expr(place, index=True)}]" if buffer else ""
                 yield f"{pad}keep {show_expr(read)}{where}"
+            case Fetch(element):
+                yield f"{pad}fetch {show_expr(element)}"
 
 
 def _listed(exprs: tuple[Expr, ...]) -> str:
@@ -194,6 +198,8 @@ def _read_line(body: Body, line: str) -> Item:
         value = _read_read(line, found["read"])
         place = _read_read(line, found["place"]) if found["place"] else Read("", (Const(0),))
         return Keep(value, place.tensor, place.index[0])
+    if found := _FETCH.fullmatch(line):
+        return Fetch(_read_read(line, found["element"]))
     raise _misread(line, "`for NAME in LOW..HIGH:`, `let NAME = INDEX`, or what is computed")
 
 

@@ -10,7 +10,8 @@ was stored to) where it is dear, else computed again.
 - Across rows (`schedule_columns`), where a row loop is the one contiguous in memory (`db[d] +=
   dy[r, d]`), a tile of rows runs innermost and each has its accumulator; the columns run outside.
 
-Long sums are formed in double.  Results depend on no part boundaries.
+A later phase asks for what is far (`far`).  Long sums are formed in double.  Results depend on no
+part boundaries.
 
 This module does not know how regions were found.
 """
@@ -19,13 +20,14 @@ from tilewright.base import algebra
 from tilewright.base.expr import Call, Const, Expr, Read, Sym
 from tilewright.base.sizes import greatest_of, nominal
 from tilewright.kernels.body import volume
+from tilewright.kernels.far import far_lines
 from tilewright.kernels.keep import KEEP_BYTES, element_of, wanted_later
-from tilewright.kernels.loops import Buffer, Loop, LoopNest, Sums, columns_of, phases
+from tilewright.kernels.loops import Buffer, Loop, LoopNest, Sums, columns_of, named, phases
 from tilewright.kernels.pointwise import schedule_pointwise, shared
 from tilewright.kernels.reduce import BEST
 from tilewright.kernels.regions import Region
 from tilewright.kernels.schedule import join, number, reorder, split, vectorize
-from tilewright.kernels.staging import accumulate, block, keep
+from tilewright.kernels.staging import accumulate, block, fetch, keep
 from tilewright.kernels.statement import State, Statement
 from tilewright.kernels.sums import sum_type
 
@@ -69,7 +71,7 @@ def schedule_rows(nest: LoopNest, region: Region) -> LoopNest:
         if columns:
             nest = _side_by_side(nest, region, group, at, around)
             nest = _with_kept(nest, region, group, kept, around)
-    return nest
+    return _with_fetched(nest, region)
 
 
 def _outermost(nest: LoopNest) -> str:
@@ -111,9 +113,7 @@ def _with_kept(
     nest: LoopNest, region: Region, group: list[Statement], kept: dict[Read, int], around: str
 ) -> LoopNest:
     """Keep what later phases need of this one, and is dear; `kept`: bytes of buffers by value."""
-    state = State(nest.body)
-    state.extents = dict(region.extents)
-    state.statements = {statement.name: statement for statement in region.statements}
+    state = _state_of(nest, region)
     depths = dict(zip(region.statements, region.depths, strict=True))
     columns = columns_of(region, group[0])
     later = [one for one in region.statements if depths[one] > depths[group[0]]]
@@ -131,6 +131,25 @@ def _with_kept(
             place = _position(columns, state.extents)
             nest, kept[read] = keep(nest, read, buffer, place, of, around), taken
     return nest
+
+
+def _with_fetched(nest: LoopNest, region: Region) -> LoopNest:
+    """Ask for what is far in the last phase that goes by blocks, if it is not the first."""
+    groups = phases(region)
+    blocks = [named(nest, f"b{at}") for at in range(1, len(groups))]
+    at = max((at for at, loops in enumerate(blocks, 1) if loops), default=0)
+    if not at or not region.rows:
+        return nest
+    loop = blocks[at - 1][0]
+    lines = far_lines(_state_of(nest, region), region, groups, at, Sym(loop.name), loop.step)
+    return fetch(nest, loop.name, lines)
+
+
+def _state_of(nest: LoopNest, region: Region) -> State:
+    state = State(nest.body)
+    state.extents = dict(region.extents)
+    state.statements = {statement.name: statement for statement in region.statements}
+    return state
 
 
 def _position(columns: tuple[str, ...], extents: dict[str, int]) -> Expr:

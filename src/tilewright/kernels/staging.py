@@ -16,6 +16,7 @@ from tilewright.base.syntax import show as show_expr
 from tilewright.kernels.loops import (
     Buffer,
     Do,
+    Fetch,
     Fold,
     Item,
     Keep,
@@ -161,6 +162,26 @@ def keep(
         return (replace(loop, items=(*lets, *declared, *at_end(others))),)
 
     return rewritten(nest, around, new, *(() if buffer is None else (buffer.name,)))
+
+
+def fetch(nest: LoopNest, name: str, elements: Sequence[Read]) -> LoopNest:
+    """Ask for memory at the beginning of each iteration of a loop.
+
+    ::
+
+        for b in 0..96 by 32:  -->    for b in 0..96 by 32:
+          for l in 0..32:               fetch a0[r + 1, b]
+            let c = b + l               fetch a0[r + 1, b + 16]
+            v1(r, c) into s1[l]         for l in 0..32:
+                                          let c = b + l
+                                          v1(r, c) into s1[l]
+    """
+    asked = tuple(map(Fetch, elements))
+
+    def new(loop: Loop) -> tuple[Item, ...]:
+        return (replace(loop, items=(*asked, *loop.items)),)
+
+    return rewritten(nest, name, new)
 
 
 def _target(nest: LoopNest, formula: str, around: str) -> tuple[Expr, ...]:

@@ -60,14 +60,16 @@ static inline float uniform(unsigned long seed, unsigned long i) {
 def _float_functions(dtype: DType) -> tuple[Snippet, ...]:
     n, c, s = dtype.name, dtype.c, "f" if dtype == F32 else ""
     return (
-        # NaN in either argument wins.
+        # NaN in either argument wins; a processor has one instruction for `best`.
         Snippet(
             f"max_{n}",
-            f"static inline {c} max_{n}({c} a, {c} b) {{ return (a > b) | (a != a) ? a : b; }}",
+            f"static inline {c} max_{n}({c} a, {c} b) {{\n"
+            f"    const {c} best = a > b ? a : b;\n    return a != a ? a : best;\n}}",
         ),
         Snippet(
             f"min_{n}",
-            f"static inline {c} min_{n}({c} a, {c} b) {{ return (a < b) | (a != a) ? a : b; }}",
+            f"static inline {c} min_{n}({c} a, {c} b) {{\n"
+            f"    const {c} best = a < b ? a : b;\n    return a != a ? a : best;\n}}",
         ),
         Snippet(
             f"fmod_{n}",

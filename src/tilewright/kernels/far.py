@@ -1,0 +1,76 @@
+"""What the loops of a row will touch soon and is far: the next row, and where results will go.
+
+The idea: a processor looks ahead along what it reads, and a phase that computes from what is near
+reads nothing new: memory would have nothing to do.  So that phase asks for each line that the first
+one will read of the next row, and for each line of this row that will be written.
+
+This module does not know how the phases are made.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from tilewright.base import algebra
+from tilewright.base.expr import Call, Const, Expr, Read, Sym, substitute
+from tilewright.kernels.body import contiguous, has_read, static_shape
+from tilewright.kernels.keep import element_of
+from tilewright.kernels.regions import Region
+from tilewright.kernels.statement import State, Statement
+
+LINE = 64  # bytes that memory is moved by
+ROW_BYTES = 64 << 10  # of a row at most: two of each tensor are near at a time
+
+
+def far_lines(
+    state: State,
+    region: Region,
+    groups: Sequence[Sequence[Statement]],
+    at: int,
+    block: Sym,
+    by: int,
+) -> list[Read]:
+    """Return one element of each line that phase `at` is to ask for, in blocks of columns.
+
+    groups: the statements of the phases.  block: the first of `by` columns, the innermost ones.
+    """
+    row, inner = region.rows[-1], region.columns[-1]
+    reads = [read for one in groups[0] for read in state.reads(one)]
+    inputs = [read for read in dict.fromkeys(reads) if state.body.formula(read.tensor) is None]
+    later = [one for group in groups[at + 1 :] for one in group if not one.is_reduction]
+    results = [element_of(state, one) for one in later if one.name in state.body.outputs]
+    next_row: Expr = Call("add", (Sym(row), Const(1)))
+    found = []
+    for read, after in (
+        *((one, next_row) for one in inputs),
+        *((one, Sym(row)) for one in results),
+    ):
+        width = state.body.type(read.tensor).dtype.bytes
+        if not _runs_along(state, read, row, inner, ROW_BYTES // width):
+            continue
+        for column in range(0, by, LINE // width):
+            place = {row: after, inner: Call("add", (block, Const(column)))}
+            index = (state.simplify(substitute(entry, place)) for entry in read.index)
+            found.append(Read(read.tensor, tuple(index)))
+    return found
+
+
+def _runs_along(state: State, read: Read, row: str, inner: str, most: int) -> bool:
+    """Say whether the columns of a row, `most` at most, lie side by side in memory, and those of
+    the next one elsewhere."""
+    if any(map(has_read, read.index)):
+        return False
+    steps = dict(_steps(state, read))
+    length, apart = state.extents[inner], steps.get(Sym(row))
+    return steps.get(Sym(inner)) == 1 and type(length) is int and length <= most and bool(apart)
+
+
+def _steps(state: State, read: Read) -> Iterator[tuple[Expr, int]]:
+    """Yield by how many elements each loop moves a read; nothing where a size varies."""
+    known = {tensor.name: tensor.strides for tensor in state.body.inputs}
+    strides = known.get(read.tensor) or contiguous(static_shape(state.body.type(read.tensor)))
+    if any(type(stride) is not int for stride in strides):
+        return
+    offset: Expr = Const(0)
+    for entry, stride in zip(read.index, strides, strict=True):
+        offset = Call("add", (offset, Call("mul", (entry, Const(stride)))))
+    _, terms = algebra.affine(state.simplify(offset))
+    yield from terms.items()

@@ -1,0 +1,114 @@
+"""What a phase asks for: each line of the next row and of its own results, and nothing else."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import pytest
+from tests.kernels.harness import body
+
+from tilewright.base.expr import Call, Const, Expr, Sym
+from tilewright.graph.ir import Graph
+from tilewright.kernels.body import canonical
+from tilewright.kernels.emit import solved_body
+from tilewright.kernels.loops import Fetch, Item, Let, Loop, LoopNest, canonical_nest, walk
+from tilewright.kernels.loops_text import parse, show
+from tilewright.kernels.plan import make_plan
+from tilewright.kernels.rows import schedule_region
+
+VALUES = {"add": int.__add__, "sub": int.__sub__, "mul": int.__mul__, "mod": int.__mod__}
+VALUES |= {"floordiv": int.__floordiv__}
+
+
+def value(expr: Expr, env: Mapping[str, int]) -> int:
+    match expr:
+        case Const(int(number)):
+            return number
+        case Sym(name):
+            return env[name]
+        case Call(fn, (a, b)):
+            return VALUES[fn](value(a, env), value(b, env))
+    raise AssertionError(f"{expr} is no index")
+
+
+def asked(items: Sequence[Item], env: Mapping[str, int]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield every element that is asked for, by running the loops."""
+    env = dict(env)
+    for item in items:
+        match item:
+            case Loop(name, low, high, inner, _, step):
+                for at in range(value(low, env), value(high, env), step):
+                    yield from asked(inner, {**env, name: at})
+            case Let(name, expr):
+                env[name] = value(expr, env)
+            case Fetch(element):
+                yield element.tensor, tuple(value(entry, env) for entry in element.index)
+
+
+def softmax(rows: str, loops: str, width: int, dtype: str = "f32") -> Graph:
+    """Return the softmax of rows; rows, loops: of how many (`4, 3`), and by what (`i<4, k<3`)."""
+    names = ", ".join(loop.split("<")[0] for loop in loops.split(", "))
+    full, stats = f"f32[{rows}, {width}]", f"f32[{rows}]"
+    return body(
+        {"x": f"{dtype}[{rows}, {width}]"},
+        {
+            "m": f"{stats}: y[{loops}] max= x[{names}, j<{width}]",
+            "e": f"{full}: y[{loops}, j<{width}] = exp(x[{names}, j] - m[{names}])",
+            "t": f"{stats}: y[{loops}] += e[{names}, j<{width}]",
+            "y": f"{full}: y[{loops}, j<{width}] = e[{names}, j] / t[{names}]",
+        },
+    )
+
+
+def scheduled(graph: Graph, strides: Mapping[str, tuple[int, ...]] | None = None) -> LoopNest:
+    plain = solved_body(canonical(graph, strides or {}))
+    plan = make_plan(plain)
+    assert not isinstance(plan, str), plan
+    (region,) = plan.regions
+    return schedule_region(canonical_nest(plain, region), region)
+
+
+@pytest.mark.parametrize(("dtype", "line"), [("f32", 16), ("bf16", 32), ("f64", 8)])
+def test_each_line_of_the_next_row_and_of_the_results_is_asked_for_once(
+    dtype: str, line: int
+) -> None:
+    nest = scheduled(softmax("5", "i<5", 128, dtype))
+    found = list(asked(nest.items, {}))
+    read = [("a0", (row + 1, at)) for row in range(5) for at in range(0, 128, line)]
+    written = [("v3", (row, at)) for row in range(5) for at in range(0, 128, 16)]
+    assert sorted(found) == sorted([*read, *written])
+    assert parse(show(nest)) == nest
+
+
+def test_rows_of_several_loops_go_on_in_the_innermost() -> None:
+    nest = scheduled(softmax("4, 3", "i<4, k<3", 64))
+    found = {
+        (i * 3 + k) * 64 + at for tensor, (i, k, at) in asked(nest.items, {}) if tensor == "a0"
+    }
+    assert found == set(range(64, 13 * 64, 16))
+
+
+NOTHING = {
+    "rows that are too long": (softmax("2", "i<2", 32768), {}),
+    "columns that lie apart": (softmax("5", "i<5", 128), {"x": (1, 5)}),
+    "one phase": (body({"x": "f32[6, 128]"}, {"y": "f32[6]: y[i<6] += x[i, j<128]"}), {}),
+    "rows that are read again": (
+        body(
+            {"x": "f32[128]", "z": "f32[6]"},
+            {
+                "m": "f32[6]: y[i<6] max= x[j<128] + z[i]",
+                "t": "f32[6]: y[i<6] += exp(x[j<128] + z[i] - m[i])",
+            },
+        ),
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(NOTHING))
+def test_no_next_row_is_asked_for_of(name: str) -> None:
+    graph, strides = NOTHING[name]
+    nest = scheduled(graph, strides)
+    assert not [
+        item
+        for item in walk(nest.items)
+        if isinstance(item, Fetch) and item.element.tensor.startswith("a")
+    ]
