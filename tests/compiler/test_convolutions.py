@@ -144,7 +144,9 @@ def test_a_first_layer_is_the_library_s_where_it_is_faster(
     torch.testing.assert_close(gradient(x, w).double(), exact.grad, rtol=1e-4, atol=1e-3)
 
 
-@pytest.mark.parametrize(("stride", "padding"), [(1, 0), (1, 1), (2, 0), (3, 0)])
+@pytest.mark.parametrize(
+    ("stride", "padding"), [(1, 0), (1, 1), (2, 0), (3, 0), (2, 1), (3, 2), (2, 3)]
+)
 def test_gradients_of_windows_of_one_element_are_products(stride: int, padding: int) -> None:
     x, w = torch.randn(4, 200, 37, 40), torch.randn(160, 200, 1, 1)
     gradient = tw.grad(lambda x, w: F.conv2d(x, w, None, stride, padding).sin().sum(), (0, 1))

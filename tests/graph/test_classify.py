@@ -129,6 +129,7 @@ CASES: list[Case] = [
     (3, 5, 1, (4, 4), (1, 1), (1, 1), (0, 0), (1, 1)),
     (3, 5, 1, (8, 8), (1, 1), (2, 2), (0, 0), (1, 1)),
     (3, 5, 1, (3, 3), (3, 3), (1, 1), (0, 0), (1, 1)),
+    (3, 5, 1, (8, 7), (1, 1), (2, 3), (1, 2), (1, 1)),
     (1, 1, 1, (6, 6), (2, 2), (3, 3), (0, 0), (1, 1)),
     (2, 3, 1, (6,), (3,), (2,), (1,), (1,)),
     (2, 3, 1, (4, 5, 4), (2, 3, 3), (1, 2, 1), (1, 1, 0), (1, 1, 1)),
@@ -178,12 +179,18 @@ def forms(kind: str, case: Case, batch: int) -> tuple[list[str], Shapes, Ints]:
         made = [text(w, f"d[{y}]", f"x[{x}]", {**heights, **loops})]
         return made, shapes, shapes["w"]
     target = ",".join(["n", f"g*{c}+c", *abe])
+    inside = " and ".join(
+        f"{entry} >= 0 and {entry} < {n}" for entry, n in zip(window, size, strict=True)
+    )
+    scattered = text(x, f"d[{y}]", f"w[{w}]", {**loops, **heights})
+    guarded = scattered.replace(" for ", f" where {inside} for ")
     d_solved = ",".join(["n", f"g*{o}+o", *solved])
     bare = {**loops, **widths, "C": cin}
     del bare["g"], bare["c"]
     made = [
         text(target, f"d[{d_solved}]", f"w[{w}]", {**loops, **widths}),
-        text(x, f"d[{y}]", f"w[{w}]", {**loops, **heights}),
+        scattered,
+        guarded,
         text(
             ",".join(["n", "C", *abe]),
             f"w[{','.join([f'C//{c}*{o}+o', f'C%{c}', *ids])}]",
@@ -241,6 +248,15 @@ def test_what_is_no_convolution_is_none(text: str, why: str) -> None:
     height = 5 if "h<5" in text else 6
     made = formula(text, 2, 4, height)
     assert classify_convolution(made, types(x=(2, 3, 6), w=(4, 3, 3))) is None, why
+
+
+@pytest.mark.parametrize("guard", ["2*h-1 >= 1", "2*h-1 < 6", "h >= 0 and h > n", "h < 4"])
+def test_a_gradient_that_skips_what_is_inside_is_no_convolution(guard: str) -> None:
+    text = f"y[n<2,c<3,2*h-1] += d[n,o<4,h<5] * w[o,c,i<1] where {guard}"
+    shapes = types(d=(2, 4, 5), w=(4, 3, 1))
+    assert classify_convolution(formula(text, 2, 3, 8), shapes) is None
+    loose = text.replace(guard, "2*h-1 >= 0 and 2*h-1 < 8")
+    assert classify_convolution(formula(loose, 2, 3, 8), shapes) is not None
 
 
 def test_a_batched_matrix_product_is_no_convolution() -> None:

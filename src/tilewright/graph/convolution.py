@@ -21,7 +21,7 @@ from tilewright.base.expr import Call, Const, Expr, Sym, names, reads
 from tilewright.base.sizes import Size, divides, same
 from tilewright.graph.classify import product_of
 from tilewright.graph.ir import Formula
-from tilewright.graph.total import Types, extents_of, fixed
+from tilewright.graph.total import Types, conjuncts, extents_of, fixed
 
 _GRID = 1 << 22  # iterations of the loops of one dim that are worth enumerating
 _OUTSIDE = -1
@@ -60,7 +60,7 @@ def classify_convolution(formula: Formula, types: Types) -> Convolution | None:
 
     types: of the operands, by name; all of one element type.
     """
-    if formula.op != "+=" or formula.where is not None or formula.fill != Const(0):
+    if formula.op != "+=" or formula.fill != Const(0) or not _is_inside(formula):
         return None
     factors = product_of(formula.value)
     if factors is None or factors[0] != 1.0 or len(factors[1]) != 2:
@@ -86,6 +86,17 @@ def classify_convolution(formula: Formula, types: Types) -> Convolution | None:
             if found is not None:
                 return found
     return None
+
+
+def _is_inside(formula: Formula) -> bool:
+    """Say whether a formula is guarded by nothing but that what it writes is there."""
+    limits = zip(formula.index, formula.type.shape, strict=True)
+    inside = [
+        guard
+        for entry, dim in limits
+        for guard in (Call("ge", (entry, Const(0))), Call("lt", (entry, Const(fixed(dim)))))
+    ]
+    return formula.where is None or all(part in inside for part in conjuncts(formula.where))
 
 
 def _shape(shape: Sequence[int | Expr]) -> tuple[int, ...]:

@@ -255,7 +255,7 @@ def conjunction(conditions: Iterable[Expr], extents: Extents) -> Expr:
     """Join conditions by `and`: the proved ones left out, each once, the constant ones decided."""
     kept: list[Expr] = []
     for condition in conditions:
-        for part in _conjuncts(tidy(condition, extents)):
+        for part in conjuncts(tidy(condition, extents)):
             match decided(part, extents):
                 case True:
                     continue
@@ -271,10 +271,11 @@ def conjunction(conditions: Iterable[Expr], extents: Extents) -> Expr:
     return result
 
 
-def _conjuncts(condition: Expr) -> list[Expr]:
+def conjuncts(condition: Expr) -> list[Expr]:
+    """Return the parts of `a and b and c`."""
     match condition:
         case Call("and", (a, b)):
-            return _conjuncts(a) + _conjuncts(b)
+            return [*conjuncts(a), *conjuncts(b)]
     return [condition]
 
 

@@ -30,6 +30,7 @@ from tilewright.base.expr import (
 from tilewright.base.scalar import BY_NAME as FUNCTIONS
 from tilewright.base.sizes import greatest_of, least_of
 from tilewright.graph.ir import Formula
+from tilewright.graph.total import conjuncts
 from tilewright.kernels.body import Body, has_read, is_pointwise, static_shape
 from tilewright.kernels.conversion import convert, literal, load, rounded
 from tilewright.kernels.functions import apply
@@ -438,14 +439,6 @@ def bound_to(formula: Formula, index: tuple[Expr, ...]) -> tuple[Expr, Expr | No
     if isinstance(fill, Read):
         fill = Read(fill.tensor, index)
     return substitute(formula.value, binding), where, fill
-
-
-def conjuncts(condition: Expr) -> list[Expr]:
-    """Return the parts of `a and b and c`."""
-    match condition:
-        case Call("and", (a, b)):
-            return [*conjuncts(a), *conjuncts(b)]
-    return [condition]
 
 
 def proved(condition: Expr, extents: Mapping[str, int]) -> bool:
