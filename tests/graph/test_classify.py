@@ -179,18 +179,15 @@ def forms(kind: str, case: Case, batch: int) -> tuple[list[str], Shapes, Ints]:
         made = [text(w, f"d[{y}]", f"x[{x}]", {**heights, **loops})]
         return made, shapes, shapes["w"]
     target = ",".join(["n", f"g*{c}+c", *abe])
-    inside = " and ".join(
-        f"{entry} >= 0 and {entry} < {n}" for entry, n in zip(window, size, strict=True)
-    )
     scattered = text(x, f"d[{y}]", f"w[{w}]", {**loops, **heights})
-    guarded = scattered.replace(" for ", f" where {inside} for ")
+    inside = (f"{at} >= 0 and {at} < {n}" for at, n in zip(window, size, strict=True))
     d_solved = ",".join(["n", f"g*{o}+o", *solved])
     bare = {**loops, **widths, "C": cin}
     del bare["g"], bare["c"]
     made = [
         text(target, f"d[{d_solved}]", f"w[{w}]", {**loops, **widths}),
         scattered,
-        guarded,
+        scattered.replace(" for ", f" where {' and '.join(inside)} for "),
         text(
             ",".join(["n", "C", *abe]),
             f"w[{','.join([f'C//{c}*{o}+o', f'C%{c}', *ids])}]",

@@ -23,6 +23,7 @@ from tilewright.compiler.accumulate import place_accumulated
 from tilewright.compiler.attention import place_attention
 from tilewright.compiler.choices import Choices
 from tilewright.compiler.contraction import place_contraction
+from tilewright.compiler.depthwise import place_depthwise
 from tilewright.compiler.epilogue import place_followed
 from tilewright.compiler.inplace import updates_in_place
 from tilewright.compiler.library import Call, reason_of, serve
@@ -71,7 +72,7 @@ from tilewright.program import (
 )
 from tilewright.program import CONSTANT as CONSTANT_BUFFER
 
-_PRODUCTS = (place_winograd, place_accumulated, place_contraction)
+_PRODUCTS = (place_winograd, place_accumulated, place_contraction, place_depthwise)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +101,7 @@ def assemble(
     """
     assembly = Assembly(graph, options, choices, Sources(begin))
     for value in graph.inputs:
-        view = (lying or {}).get(value.name)
-        assembly.places[value.name] = assembly.input(value, view)
+        assembly.places[value.name] = assembly.input(value, (lying or {}).get(value.name))
     updated = {position for _, position in graph.updates}
     if options.frozen:
         assembly.keep()

@@ -17,6 +17,7 @@ from math import prod
 from tilewright.autodiff import full
 from tilewright.base.dtypes import DType
 from tilewright.compiler.choices import OWN, Asked, Choices, alone
+from tilewright.compiler.depthwise import is_depthwise
 from tilewright.compiler.windows import is_product, multiply
 from tilewright.compiler.winograd import is_winograd
 from tilewright.graph.build import Builder, sort
@@ -64,6 +65,8 @@ class PlaceConvolutions:
             one = found.get(node.outputs[0].name)
             if one is None:
                 builder.nodes.append(node)
+            elif node.output.name in products and is_depthwise(one.convolution, one.dtype):
+                builder.nodes.append(node)  # as it stands, for a kernel of its own
             elif node.output.name in products:
                 first, second = _OPERANDS[one.kind]
                 operands = one.values[first], one.values[second]
@@ -80,8 +83,9 @@ class PlaceConvolutions:
 
         kept: values that stay from run to run.
         """
-        c, dtype = one.convolution, one.node.output.type.dtype
-        if not is_product(c):
+        c, dtype = one.convolution, one.dtype
+        alone_each = is_depthwise(c, dtype)
+        if not (alone_each or is_product(c)):
             return False
         ours = dtype in PRODUCT_DTYPES
         stays = "weight" in one.values and one.values["weight"].name in kept
@@ -90,7 +94,7 @@ class PlaceConvolutions:
             return True  # what was measured transformed the kernels each time
         if not self.library:
             return fast or ours
-        usual = fast or _is_better_product(c, ours=ours)
+        usual = fast or alone_each or _is_better_product(c, ours=ours)
         if not ours:
             return usual
         asked = Asked(
@@ -142,6 +146,10 @@ class _Found:
     @property
     def kind(self) -> str:
         return self.convolution.kind
+
+    @property
+    def dtype(self) -> DType:
+        return self.node.output.type.dtype
 
     def pairs_with(self, other: "_Found") -> bool:
         """Say whether both are gradients of the same convolution, given the same tangent."""

@@ -42,6 +42,13 @@ from tilewright.kernels.contraction import (
     tiles,
 )
 from tilewright.kernels.contraction import RECIPE as PRODUCT_RECIPE
+from tilewright.kernels.depthwise import (
+    DEPTHWISE_DTYPES,
+    MOST_COPIED,
+    Depthwise,
+    depthwise_text,
+    emit_depthwise,
+)
 from tilewright.kernels.emit import FLAGS, Emitted, choose_recipe, emit, emit_naive, read_together
 from tilewright.kernels.epilogue import Epilogue, Following, print_epilogue
 from tilewright.kernels.traffic import kernel_loops, moved
@@ -63,6 +70,11 @@ from tilewright.kernels.winograd_gradient import (
 )
 
 __all__ = [
+    "emit_depthwise",
+    "depthwise_text",
+    "Depthwise",
+    "MOST_COPIED",
+    "DEPTHWISE_DTYPES",
     "ATTENTION_DTYPES",
     "ATTENTION_RECIPE",
     "FLAGS",

@@ -1,0 +1,112 @@
+"""Convolutions whose channels have a kernel each: a kernel of ours, and it equals eager's."""
+
+import random
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tests.sweep import few
+
+import tilewright as tw
+from tilewright.runtime import segments
+
+# image, kernel, stride, padding, dilation
+CASES: dict[str, tuple[Any, ...]] = {
+    "3 x 3": ((2, 5, 11, 17), (3, 3), 1, 1, 1),
+    "two apart": ((2, 4, 13, 18), (3, 3), 2, 1, 1),
+    "three apart, not square": ((1, 4, 14, 25), (5, 2), (2, 3), (2, 0), 1),
+    "dilated": ((2, 3, 15, 12), (3, 3), 1, 2, 2),
+    "dilated and apart": ((2, 3, 17, 19), (3, 4), (2, 3), (1, 3), (3, 2)),
+    "windows with gaps": ((2, 3, 17, 23), (2, 2), 4, 0, 1),
+    "wide border": ((1, 3, 3, 4), (2, 3), 1, (3, 9), 1),
+    "many taps": ((1, 3, 12, 20), (7, 7), 1, 3, 1),
+    "one dim": ((2, 6, 70), (4,), 1, 3, 1),
+    "one dim, many taps, apart": ((2, 3, 90), (31,), 2, 15, 1),
+    "many rows": ((1, 2, 150, 70), (3, 3), 1, 1, 1),
+    "many rows, apart": ((1, 2, 151, 70), (3, 3), 2, 1, 1),
+    "one column": ((2, 3, 9, 1), (3, 1), 1, 1, 1),
+    "one result": ((2, 3, 5, 5), (5, 5), 1, 0, 1),
+}
+
+
+def convolution(case: str, *, transposed: bool = False) -> Any:
+    """Return the case's convolution of an image and a kernel, or the gradient of one as such."""
+    shape, kernel, *settings = CASES[case]
+    stride, padding, dilation = settings
+    call: Any = getattr(F, f"conv{'_transpose' if transposed else ''}{len(kernel)}d")
+    if transposed:
+        return lambda x, w: call(x, w, None, stride, padding, 0, shape[1], dilation)
+    return lambda x, w: call(x, w, None, stride, padding, dilation, shape[1])
+
+
+def tensors(case: str, dtype: torch.dtype) -> list[torch.Tensor]:
+    shape, kernel, *_ = CASES[case]
+    generator = torch.Generator().manual_seed(random.Random(case).randrange(1000))
+    made = (shape, (shape[1], 1, *kernel))
+    return [torch.randn(s, generator=generator, dtype=dtype).requires_grad_() for s in made]
+
+
+def with_gradients(function: Any, operands: list[torch.Tensor]) -> list[torch.Tensor]:
+    y = function(*operands)
+    tangent = torch.linspace(-1, 1, y.numel(), dtype=y.dtype).sin().reshape(y.shape)
+    return [y.detach(), *torch.autograd.grad(y, operands, tangent)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["f32", "f64"])
+@pytest.mark.parametrize("transposed", [False, True], ids=["plain", "transposed"])
+@pytest.mark.parametrize(
+    "case", few(CASES, "dilated and apart", "many taps", "many rows, apart", "one dim")
+)
+def test_channel_by_channel_it_is_a_kernel_of_ours(
+    case: str, transposed: bool, dtype: torch.dtype
+) -> None:
+    convolve, operands = convolution(case, transposed=transposed), tensors(case, dtype)
+    try:
+        expected = with_gradients(
+            convolve, [t.detach().double().requires_grad_() for t in operands]
+        )
+    except RuntimeError:
+        pytest.skip("torch has no transposed convolution whose border is wider than its result")
+    compiled = tw.compile(convolve, *operands)
+    tolerance = 1e-5 if dtype == torch.float32 else 1e-13
+    for ours, exact in zip(with_gradients(compiled, operands), expected, strict=True):
+        limit = tolerance * max(1.0, float(exact.abs().max()))
+        torch.testing.assert_close(ours.double(), exact, rtol=tolerance, atol=limit)
+    text = compiled.explain()
+    assert text.count("depthwise convolution, ") == 3
+    assert "library  " not in text
+
+
+def test_what_no_window_reaches_is_in_no_gradient_of_a_kernel() -> None:
+    """Columns behind the last window are read along with it, and may be infinite."""
+    x, w = torch.randn(2, 4, 10, 14), torch.randn(4, 1, 3, 3)
+    spoiled = x.clone()
+    spoiled[..., 12:], spoiled[:, :, 9:] = torch.inf, torch.nan
+    asked = w.requires_grad_()
+    convolve = tw.compile(lambda x, w: F.conv2d(x, w, None, (2, 3), 0, 1, 4), x, asked)
+    found = [torch.autograd.grad(convolve(image, asked).sum(), asked)[0] for image in (x, spoiled)]
+    assert torch.equal(*found)
+
+
+def test_rows_too_long_to_be_copied_are_the_library_s() -> None:
+    x, w = torch.randn(1, 2, 50_000), torch.randn(2, 1, 3)
+    compiled = tw.compile(lambda x, w: F.conv1d(x, w, None, 1, 1, 1, 2), x, w)
+    assert "1 library calls" in compiled.explain()
+    torch.testing.assert_close(compiled(x, w), F.conv1d(x, w, None, 1, 1, 1, 2))
+
+
+def test_threads_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segments, "ENOUGH", 1)
+    x, w = torch.randn(3, 20, 40, 37).requires_grad_(), torch.randn(20, 1, 3, 3).requires_grad_()
+    compiled = tw.compile(lambda x, w: F.conv2d(x, w, None, 2, 1, 1, 20), x, w)
+    assert segments.is_wide(compiled.program)
+    threads, found = torch.get_num_threads(), []
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            found.append(with_gradients(compiled, [x, w]))
+    finally:
+        torch.set_num_threads(threads)
+    for other in found[1:]:
+        assert all(torch.equal(one, two) for one, two in zip(found[0], other, strict=True))
