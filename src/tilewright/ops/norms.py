@@ -49,7 +49,7 @@ def _softmax(builder: Builder, inputs: tuple[Value, ...], attrs: Attrs) -> tuple
     body = f"y[{element}] = exp(x[{element}] - t[{row}])"
     powers = write(builder, body, x=x, t=top, dtype=compute, name="powers")
     total = write(builder, f"y[{row}] += e[{element}]", e=powers, name="total")
-    body = f"y[{element}] = e[{element}] / t[{row}]"
+    body = f"y[{element}] = e[{element}] * (1 / t[{row}])"  # one division for each row
     return (write(builder, body, e=powers, t=total, dtype=x.type.dtype, name="softmax"),)
 
 
