@@ -89,7 +89,7 @@ def test_what_reads_in_another_direction_is_a_kernel_of_its_own() -> None:
 
 
 def test_products_that_the_library_computes_are_followed_by_a_kernel() -> None:
-    x, w = given((512, 512), (512, 512))
+    x, w = (operand.double() for operand in given((512, 512), (512, 512)))
     compiled = tw.compile(lambda x, w: F.relu(x @ w), x, w, options=tw.Options(tuned=False))
     assert "aten.mm.out" in compiled.explain()
     assert IN_CACHE not in compiled.explain()

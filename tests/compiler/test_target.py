@@ -55,9 +55,9 @@ def test_each_level_needs_what_those_below_it_need() -> None:
 
 @pytest.mark.parametrize(
     ("rows", "columns", "ours"),
-    [(8, 1024, True), (32, 1024, True), (7, 1024, False), (8, 1016, False)],
+    [(8, 1024, True), (32, 4096, True), (200, 1024, True), (7, 1024, False), (8, 1016, False)],
 )
-def test_some_rows_times_a_large_transposed_matrix_are_ours_where_that_was_measured(
+def test_rows_times_a_large_transposed_matrix_are_ours_where_that_was_measured(
     rows: int, columns: int, *, ours: bool
 ) -> None:
     x, w = torch.randn(rows, 1024), torch.randn(columns, 1024)
@@ -68,6 +68,21 @@ def test_some_rows_times_a_large_transposed_matrix_are_ours_where_that_was_measu
         torch.testing.assert_close(
             built(x, w).double(), x.double() @ w.double().T, rtol=1e-4, atol=1e-3
         )
+
+
+@pytest.mark.parametrize(
+    ("batch", "side", "terms"), [((), 1024, 64), ((40,), 64, 128), ((), 16, 100_000)]
+)
+def test_large_products_in_float32_are_ours_where_threads_have_blocks(
+    batch: tuple[int, ...], side: int, terms: int
+) -> None:
+    a, b = torch.randn(*batch, side, terms), torch.randn(*batch, terms, side)
+    options = tw.Options(target=runnable("x86-64-v3"))
+    for dtype in (torch.float32, torch.float64):
+        built = tw.compile(torch.matmul, a.to(dtype), b.to(dtype), options=options)
+        assert ("aten." not in built.explain()) == (dtype == torch.float32 and side > 16)
+        found = built(a.to(dtype), b.to(dtype)).double()
+        torch.testing.assert_close(found, a.double() @ b.double(), rtol=1e-4, atol=1e-3)
 
 
 LISTED = {f"{k.group} {k.name}": k for k in cpu_kernels.kernels(4096) if k.flops < 300_000_000}

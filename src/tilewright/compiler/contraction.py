@@ -28,8 +28,10 @@ from tilewright.kernels import (
     LINE,
     LOOPS,
     PRODUCT_DTYPES,
+    SLICE,
     SPAN,
     SPREAD,
+    TALL,
     Emitted,
     Product,
     Role,
@@ -116,7 +118,7 @@ def _decided(
     if library and ours and not _is_copied(found, left, right):
         few = before is assembly and _is_packed_for_few(found, right)
         small = _flops(found) <= SMALL and not few
-        ours = small or (dtype == F32 and _is_shared_better(found, right, assembly.options.target))
+        ours = small or (dtype == F32 and _is_better(found, right, assembly.options.target))
     if not (ours or library):
         return None
     if able and before.kind == KEPT and _is_kept(found, dtype, views):
@@ -177,12 +179,12 @@ def _add(assembly: "Assembly", node: Node, call: MatrixCall, tiling: Tiling, why
 
 
 SMALL = 40_000_000
-"""Operations of a product up to which ours is at least as fast as the library called for it."""
+"""Operations up to which ours is at least as fast as the library called for it, anywhere."""
 FEW, MUCH = 16, 65536
 """Rows that do not pay for packing this many elements of the right operand."""
-SOME, LARGE = range(8, 33), 1 << 20
-"""Rows worth packing so many elements of the right operand for, and too few for the library to
-share among threads, as measured where a vector has 32 bytes."""
+SOME, LARGE = 8, 1 << 20
+"""Rows that pay for packing so many elements of the right operand nevertheless, as the library does
+not share so few among threads."""
 RUN = 8
 """Elements of a result that lie together and are worth a vector."""
 
@@ -238,11 +240,17 @@ def _is_packed_for_few(found: Contraction, right: View) -> bool:
     return few and _is_packed(found, right)
 
 
-def _is_shared_better(found: Contraction, right: View, target: str) -> bool:
-    """Say whether threads share some rows times a large packed operand better by ours."""
-    large = not found.batch and _volume((*found.n, *found.k)) >= LARGE
-    some = large and _volume(found.m) in SOME and _is_packed(found, right)
-    return some and this_processor(target).vector == 32
+def _is_better(found: Contraction, right: View, target: str) -> bool:
+    """Say whether our kernel is faster than the library's, as measured in float32 with vectors of
+    32 bytes. How many threads there are may not be asked: the bits would follow."""
+    rows = _volume(found.m)
+    if this_processor(target).vector != 32:
+        return False
+    if rows < FEW:
+        large = not found.batch and _volume((*found.n, *found.k)) >= LARGE
+        return rows >= SOME and large and _is_packed(found, right)
+    cut = _volume(found.batch) * max(1, rows // TALL) * max(1, _volume(found.n) // SLICE)
+    return cut >= Tiling().blocks
 
 
 def _is_packed(found: Contraction, right: View) -> bool:
@@ -281,7 +289,6 @@ def kernel_of(node: Node) -> Emitted | None:
     found, dtype = product_in(node), node.output.type.dtype
     if found is None or not is_ours(found, dtype):
         return None
-
     types = {name: value.type for name, value in operands_of(node).items()}
     left, right = (dense_view(types[r.tensor], r.tensor) for r in (found.left, found.right))
     result = dense_view(node.output.type, "y")
@@ -358,8 +365,7 @@ def placed(view: View, index: Sequence[Expr], loops: Sequence[Loop]) -> Place | 
 
 
 def _laid(dense: View, loops: Sequence[Loop]) -> Place:
-    names_ = (loop.name for loop in loops)
-    return Place(dense, dict(zip(names_, dense.strides, strict=True)))
+    return Place(dense, dict(zip((x.name for x in loops), dense.strides, strict=True)))
 
 
 def _role(loops: Sequence[Loop], one: Place, two: Place) -> Role:
@@ -434,10 +440,7 @@ def _operand(view: View, index: Sequence[Expr], groups: Groups, gather: Gather) 
 
 
 def _dense(view: View, index: Sequence[Expr], groups: Groups, gather: Gather) -> View:
-    return _shaped(gather(view, index, [loop for group in groups for loop in group]), groups)
-
-
-def _shaped(dense: View, groups: Groups) -> View:
+    dense = gather(view, index, [loop for group in groups for loop in group])
     shape = tuple(_volume(group) for group in groups)
     return View(dense.buffer, shape, contiguous(shape), dense.offset)
 
@@ -476,10 +479,7 @@ def _span(found: Contraction) -> int:
 
 
 def _volume(loops: Sequence[Loop]) -> int:
-    volume = 1
-    for loop in loops:
-        volume *= fixed(loop.extent)
-    return volume
+    return math.prod(fixed(loop.extent) for loop in loops)
 
 
 def _drop(view: View) -> View:
