@@ -87,23 +87,23 @@ class _Session:
     def _start(self) -> dict[str, Any]:
         self.baseline_kib = _status_kib("VmRSS")
         begin = self.prepare()
-        wall, cpu = time.perf_counter(), _cpu_seconds()
+        wall, cpu = time.perf_counter(), cpu_seconds()
         running = begin()
         cold = time.perf_counter() - wall
         self.running = running
-        answer = {"cold_seconds": cold, "cpu_seconds": _cpu_seconds() - cpu}
+        answer = {"cold_seconds": cold, "cpu_seconds": cpu_seconds() - cpu}
         return answer | {"observed": running.observe(), "notes": running.notes}
 
     def _block(self, seconds: float) -> dict[str, Any]:
         """Warm up, then time as many steps as fill `seconds`."""
-        cpu = _cpu_seconds()
+        cpu = cpu_seconds()
         running = self._prepared()
         running.restart()
         warm = min(_timed(running, 1) for _ in range(3))
         steps = max(1, round(seconds / warm))
         total = _timed(running, steps)
         answer = {"steps": steps, "seconds_per_step": total / steps}
-        return answer | {"cpu_seconds": _cpu_seconds() - cpu}
+        return answer | {"cpu_seconds": cpu_seconds() - cpu}
 
     def _memory(self) -> dict[str, Any]:
         """The peak while steps run, above what the process held before it had a model."""
@@ -128,7 +128,7 @@ def _timed(running: Running, steps: int) -> float:
     return time.perf_counter() - begin
 
 
-def _cpu_seconds() -> float:
+def cpu_seconds() -> float:
     """CPU time of this process and of its finished children (compilers)."""
     own = resource.getrusage(resource.RUSAGE_SELF)
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
