@@ -53,6 +53,15 @@ def test_a_barrier_covers_all_launches_before_it() -> None:
     assert barriers(launches, BUFFERS) == [False, False, True, False]
 
 
+def test_an_input_is_written_after_all_that_may_refuse() -> None:
+    look, write = replace(launch("x", "a"), kernel="look"), launch("x", "w")
+    assert barriers([look, launch("x", "b"), write], BUFFERS) == [False] * 3
+    assert barriers([look, launch("x", "b"), write], BUFFERS, ["look"]) == [False, False, True]
+    assert barriers([look, launch("a", "b"), write], BUFFERS, ["look"]) == [False, True, False]
+    alone = [replace(one, parts=1) for one in (look, write)]
+    assert barriers(alone, BUFFERS, ["look"]) == [False, False]
+
+
 def test_launches_of_one_part_share_a_thread_and_need_none_among_themselves() -> None:
     small = [launch("x", "a", 1), launch("a", "b", 1), launch("b", "y", 1)]
     assert barriers(small, BUFFERS) == [False] * 3

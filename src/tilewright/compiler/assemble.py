@@ -28,6 +28,7 @@ from tilewright.compiler.epilogue import place_followed
 from tilewright.compiler.inplace import updates_in_place
 from tilewright.compiler.library import Call, reason_of, serve
 from tilewright.compiler.options import Options
+from tilewright.compiler.refusals import unrefused
 from tilewright.compiler.report import Decision
 from tilewright.compiler.sources import Begin, Sources
 from tilewright.compiler.strided import is_contiguous
@@ -169,7 +170,7 @@ class Assembly:
 
     def run(self) -> None:
         """Go through the nodes."""
-        self.in_place = updates_in_place(self.graph)
+        self.in_place = updates_in_place(self.graph, 0 if self.prefix else unrefused(self.graph))
         self.sizes = sizes_of(self.graph)
         for node in self.graph.nodes:
             if node.op in CONTROL and self.sizes is not None:
@@ -417,8 +418,7 @@ class Assembly:
         Results first, then the values that updates take from inputs: these are about to change.
         """
         updated = dict((position, name) for name, position in self.graph.updates)
-        handed: set[str] = set()
-        outputs: list[View] = []
+        handed, outputs = set[str](), list[View]()
         for position, value in enumerate(self.graph.outputs):
             if position in updated:
                 continue

@@ -37,22 +37,29 @@ class ReadBeforeUpdates:
         seen_as = _seen_inputs(graph)
         updated = {name: graph.outputs[position].name for name, position in graph.updates}
         made_at = {value.name: at for at, node in enumerate(graph.nodes) for value in node.outputs}
-        after: list[set[int]] = [set() for _ in graph.nodes]
-        for at, node in enumerate(graph.nodes):
-            for value in node.inputs:
-                if value.name in made_at:
-                    after[made_at[value.name]].add(at)
+        after = users_of(graph)
         moved = False
         for reader, node in enumerate(graph.nodes):
             for source in {seen_as.get(value.name, value.name) for value in node.inputs}:
                 maker = made_at.get(updated.get(source, ""), reader)
-                if maker < reader and not _leads(after, maker, reader):
+                if maker < reader and not leads(after, maker, reader):
                     after[reader].add(maker)
                     moved = True
-        return replace(graph, nodes=_ordered(graph.nodes, after)) if moved else graph
+        return replace(graph, nodes=ordered(graph.nodes, after)) if moved else graph
 
 
-def _leads(after: Sequence[Collection[int]], start: int, end: int) -> bool:
+def users_of(graph: Graph) -> list[set[int]]:
+    """Return for each node the positions of those that read what it makes."""
+    made_at = {value.name: at for at, node in enumerate(graph.nodes) for value in node.outputs}
+    after: list[set[int]] = [set() for _ in graph.nodes]
+    for at, node in enumerate(graph.nodes):
+        for value in node.inputs:
+            if value.name in made_at:
+                after[made_at[value.name]].add(at)
+    return after
+
+
+def leads(after: Sequence[Collection[int]], start: int, end: int) -> bool:
     """Say whether one node is among those that come after another, of any distance."""
     seen, stack = {start}, [start]
     while stack:
@@ -65,7 +72,7 @@ def _leads(after: Sequence[Collection[int]], start: int, end: int) -> bool:
     return False
 
 
-def _ordered(nodes: Sequence[Node], after: Sequence[Collection[int]]) -> tuple[Node, ...]:
+def ordered(nodes: Sequence[Node], after: Sequence[Collection[int]]) -> tuple[Node, ...]:
     """Return the nodes in an order that holds, each as early as that and the old order allow."""
     waiting = [0] * len(nodes)
     for follow in after:
@@ -84,8 +91,11 @@ def _ordered(nodes: Sequence[Node], after: Sequence[Collection[int]]) -> tuple[N
     return tuple(ordered)
 
 
-def updates_in_place(graph: Graph) -> dict[str, str]:
-    """Return, for values that may live in the input they update, that input's name."""
+def updates_in_place(graph: Graph, first: int = 0) -> dict[str, str]:
+    """Return, for values that may live in the input they update, that input's name.
+
+    first: the first node that may write into an input.
+    """
     seen_as = _seen_inputs(graph)
     last_read: dict[str, int] = {}
     made_at: dict[str, int] = {}
@@ -103,7 +113,7 @@ def updates_in_place(graph: Graph) -> dict[str, str]:
     for name, position in graph.updates:
         value = graph.outputs[position]
         at = made_at.get(value.name)
-        if at is None or counts.count(value.name) > 1 or name in handed_out:
+        if at is None or at < first or counts.count(value.name) > 1 or name in handed_out:
             continue
         if value.type != types[name] or last_read.get(name, -1) > at:
             continue

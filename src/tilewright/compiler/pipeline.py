@@ -18,6 +18,7 @@ from tilewright.compiler.mask_gradients import ExpandBesideMasks
 from tilewright.compiler.masks import AddMasks
 from tilewright.compiler.options import Options
 from tilewright.compiler.orders import CountPlaces
+from tilewright.compiler.refusals import RefuseFirst
 from tilewright.compiler.remembered import key_of, remember, remembered
 from tilewright.compiler.running import SplitRunningSums
 from tilewright.compiler.sources import Begin
@@ -58,7 +59,7 @@ def passes(options: Options, choices: Choices) -> tuple[Pass, ...]:
     )
     fuse: tuple[Pass, ...] = (Fuse(), FuseEpilogues())
     fuse = tuple(map(Apart, fuse)) if options.frozen else fuse
-    after: tuple[Pass, ...] = (ReadBeforeUpdates(),)
+    after: tuple[Pass, ...] = (ReadBeforeUpdates(), RefuseFirst())
     return (*before, *fuse, DeadCode(), *after) if options.fuse else (*before, *after)
 
 

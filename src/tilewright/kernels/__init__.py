@@ -44,6 +44,7 @@ from tilewright.kernels.contraction import (
     tiles,
 )
 from tilewright.kernels.contraction import RECIPE as PRODUCT_RECIPE
+from tilewright.kernels.demands import Demand, Demands, demands
 from tilewright.kernels.depthwise import (
     DEPTHWISE_DTYPES,
     MOST_COPIED,
@@ -94,6 +95,9 @@ __all__ = [
     "grouped_rows",
     "packed_columns",
     "Attention",
+    "Demand",
+    "Demands",
+    "demands",
     "Emitted",
     "Epilogue",
     "Following",

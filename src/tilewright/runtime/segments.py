@@ -11,7 +11,7 @@ This module does not know where buffers are when it runs: their addresses come w
 """
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from math import prod
@@ -20,6 +20,7 @@ from pathlib import Path
 from tilewright.base.errors import IndexRangeError, IntegerDivisionError
 from tilewright.program import (
     ARENA,
+    INPUT,
     KERNEL_ERRORS,
     OUT_OF_MEMORY,
     ZERO_DIVISION,
@@ -108,7 +109,7 @@ class Kernels:
         numbers = {buffer.name: i for i, buffer in enumerate(program.buffers)}
         buffers = {buffer.name: buffer for buffer in program.buffers}
         made = (
-            tabulate(items, outer, numbers, buffers)
+            tabulate(items, outer, numbers, buffers, refusing(program))
             for items, outer in all_stretches(program.instructions)
         )
         return tuple(self._segment(table) for table in made)
@@ -266,7 +267,7 @@ def table_lines(program: Program, *, always_wide: bool = False) -> list[str]:
     numbers = {buffer.name: i for i, buffer in enumerate(program.buffers)}
     buffers = {buffer.name: buffer for buffer in program.buffers}
     for number, (stretch, outer) in enumerate(all_stretches(program.instructions)):
-        table = tabulate(stretch, outer, numbers, buffers)
+        table = tabulate(stretch, outer, numbers, buffers, refusing(program))
         lines += _printed(replace(table, width=ALWAYS if always_wide else table.width), number)
     return lines
 
@@ -308,14 +309,18 @@ class Table:
 
 
 def tabulate(
-    stretch: Stretch, outer: int, numbers: dict[str, int], buffers: dict[str, Buffer]
+    stretch: Stretch,
+    outer: int,
+    numbers: dict[str, int],
+    buffers: dict[str, Buffer],
+    refusing: Collection[str],
 ) -> Table:
-    """Return the table of a stretch that has `outer` loops around."""
+    """Return the table of a stretch that has `outer` loops around; refusing: see `barriers`."""
     launches = in_rows(stretch)
     deepest = (len(view.steps) for launch in launches if launch for view in launch.views)
     depth = max(outer + _depth(stretch), *deepest, 0)
     table = Table([], [], [], depth, outer, width(stretch), launches)
-    _add_rows(table, stretch, outer, numbers, buffers, after_loop=False)
+    _add_rows(table, stretch, outer, numbers, buffers, refusing, after_loop=False)
     return table
 
 
@@ -325,6 +330,7 @@ def _add_rows(
     level: int,
     numbers: dict[str, int],
     buffers: dict[str, Buffer],
+    refusing: Collection[str],
     *,
     after_loop: bool,
 ) -> None:
@@ -332,13 +338,15 @@ def _add_rows(
         if isinstance(item, Loop):
             begin = len(table.rows)
             table.rows.append(("", level, 0, item.count, 0))
-            _add_rows(table, item.body, level + 1, numbers, buffers, after_loop=True)
+            inside = (table, item.body, level + 1, numbers, buffers, refusing)
+            _add_rows(*inside, after_loop=True)
             table.rows[begin] = ("", level, len(table.rows), item.count, 0)
             table.rows.append(("", level, begin, -1, 0))
             after_loop = True
             continue
         assert isinstance(item, Segment), "a stretch is segments and loops"
-        for launch, needed in zip(item.launches, barriers(item.launches, buffers), strict=True):
+        waits = barriers(item.launches, buffers, refusing)
+        for launch, needed in zip(item.launches, waits, strict=True):
             barrier = int(needed or after_loop)
             after_loop = False
             row = (launch.kernel, len(table.places), len(launch.views), launch.parts, barrier)
@@ -394,20 +402,37 @@ class _Span:
         return low < last and first < high and not (self.alone and other.alone)
 
 
-def barriers(launches: Sequence[Launch], buffers: dict[str, Buffer]) -> list[bool]:
+def refusing(program: Program) -> frozenset[str]:
+    """Return the kernels that may end a run: those whose last line gives back more than 0."""
+    return frozenset(
+        kernel.name
+        for kernel in program.kernels
+        if not kernel.text.rstrip().endswith("return 0;\n}")
+    )
+
+
+def barriers(
+    launches: Sequence[Launch], buffers: dict[str, Buffer], refusing: Collection[str] = ()
+) -> list[bool]:
     """Return for each launch whether all launches before it must be complete first.
 
-    Launches of one part are all thread 0's, so their order among themselves needs none.
+    Launches of one part are all thread 0's, so their order among themselves needs none.  refusing:
+    kernels that may end a run: no input is written before they have ended.
     """
     needed = []
+    asked: list[Launch] = []
     read: dict[str, list[_Span]] = {}
     written: dict[str, list[_Span]] = {}
     for launch in launches:
         reads = [_span(view, buffers, launch) for view in launch.inputs]
         writes = [_span(view, buffers, launch) for view in launch.outputs]
         barrier = _meet(reads, written) or _meet(writes, written) or _meet(writes, read)
+        if any(buffers[view.buffer].kind == INPUT for view in launch.outputs):
+            barrier = barrier or any(max(one.parts, launch.parts) > 1 for one in asked)
         if barrier:
-            read, written = {}, {}
+            read, written, asked = {}, {}, []
+        if launch.kernel in refusing:
+            asked.append(launch)
         for known, spans in ((read, reads), (written, writes)):
             for span in spans:
                 known.setdefault(span.space, []).append(span)

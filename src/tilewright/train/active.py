@@ -87,7 +87,8 @@ class Active:
     held: the state tensors in use, by update.  said: the optimizer's settings when they were last
     read; None where one may change unseen, as a tensor does.  counts: the step counts of all
     updates, one vector that the optimizer's own `step` tensors are views of.  counted: the same
-    memory.  inputs: what follows the forward graph's inputs: seed, scale, rates, clocks, slots.
+    memory.  begun: what state the next step begins with that its parameters did not have.
+    inputs: what follows the forward graph's inputs: seed, scale, rates, clocks, slots.
     settled: runs the step on tensors like earlier ones, and gives None for others.
     """
 
@@ -108,6 +109,7 @@ class Active:
     counts: torch.Tensor | None = None
     counted: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
     version: int = -1
+    begun: tuple[tuple[torch.Tensor, tuple[str, ...]], ...] = ()
     inputs: tuple[torch.Tensor, ...] = ()
     settled: Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor] | None] | None = None
     lessons: int = 0
@@ -171,8 +173,13 @@ class Active:
         for update, group, state in zip(moved, groups, states, strict=True):
             if optimizers.begins(rule, group, state) != update.begins:
                 return False
+        had = [dict(state) for state in states]
         for owner, group, state in zip(self.owners, groups, states, strict=True):
             optimizers.complete_state(rule, group, owner, state)
+        self.begun = tuple(
+            (owner, tuple(name for name, made in state.items() if before.get(name) is not made))
+            for owner, before, state in zip(self.owners, had, states, strict=True)
+        )
         if rule.counts and not self._count_together(states):
             return False
         names = [(*update.slots, *(("step",) if rule.counts else ())) for update in moved]
@@ -192,11 +199,15 @@ class Active:
                 self.known_rates[place] = rates[rate]
 
     def withdraw(self, optimizer: torch.optim.Optimizer) -> None:
-        """After a step that moved nothing: momentum that would have begun with it has not begun."""
-        for owner, update in zip(self.owners, self.training.moved, strict=True):
-            if update.begins:
-                optimizer.state[owner].pop("momentum_buffer", None)
-                self.held = ()
+        """After a step that moved nothing: the state that would have begun with it has not."""
+        for owner, names in self.begun:
+            state = optimizer.state[owner]
+            for name in names:
+                state.pop(name, None)
+            if not state:
+                del optimizer.state[owner]
+            self.held = ()
+        self.begun = ()
 
     def advance(self) -> None:
         """Count the step."""
@@ -204,6 +215,7 @@ class Active:
             self.held = ()  # what begins momentum is another Program than what goes on with it
         if self.counts is not None:
             self.counted += 1  # on the memory of `counts`, without a call of torch
+        self.begun = ()
 
     def _count_together(self, states: Sequence[dict[str, Any]]) -> bool:
         """Make the step counts one vector; False where they part otherwise than compiled for."""

@@ -129,24 +129,15 @@ class TrainStep:
         """Make one step on a batch; return the loss before it.
 
         Raises ShapeError, DTypeError or OptionError where the batch differs from the example, and
-        OptimizerError where a learning rate is no finite number of 0 or more.
+        OptimizerError where a learning rate is no finite number of 0 or more.  A step that refuses
+        an index or a divisor has moved nothing.
         """
-        outputs = self._settled(batch)
-        if outputs is None:
-            outputs = self._run(batch)
-        active, (loss, *overflow) = self._active, outputs
-        moved = not (overflow and overflow[0].item())
-        if moved:
-            active.advance()
-        else:
-            active.withdraw(self.optimizer)
-        if self.scaler is not None:
-            update_scale(self.scaler, overflowed=not moved)
-        self.count += 1
-        # A schedule looks at this to see that the optimizer goes first.
-        self.optimizer._opt_called = True  # type: ignore[attr-defined]
-        result: torch.Tensor = loss
-        return result
+        try:
+            loss = self._settled(batch)
+            return self._run(batch) if loss is None else loss
+        except BaseException:
+            self._active.withdraw(self.optimizer)
+            raise
 
     def inputs(self, *batch: Any) -> list[torch.Tensor]:
         """Return the tensors that the next step is run on, in the order of the graph's inputs."""
@@ -162,8 +153,8 @@ class TrainStep:
         self._set_numbers(active)
         return [*active.captured.feed(leaves), *active.inputs]
 
-    def _settled(self, batch: tuple[Any, ...]) -> Sequence[torch.Tensor] | None:
-        """Run a step like an earlier one: None, with nothing done, where that is not known."""
+    def _settled(self, batch: tuple[Any, ...]) -> torch.Tensor | None:
+        """Make a step like an earlier one: None, with nothing done, where that is not known."""
         active = self._active
         if active.settled is None or not active.captured.call.is_simple(batch):
             return None
@@ -172,22 +163,36 @@ class TrainStep:
         if not active.captured.watch.reaches(batch, {}) or not active.holds(self.optimizer):
             return None
         self._set_numbers(active)
-        return active.settled([*active.captured.feed(batch), *active.inputs])
+        return self._count(active.settled([*active.captured.feed(batch), *active.inputs]))
 
-    def _run(self, batch: tuple[Any, ...]) -> Sequence[torch.Tensor]:
-        """Run a step after all that may have changed was looked at."""
+    def _run(self, batch: tuple[Any, ...]) -> torch.Tensor:
+        """Make a step after all that may have changed was looked at."""
         inputs = self.inputs(*batch)
         active = self._active
         if self.options.check:
             check_against_eager(replace(active.built, source=without_updates(self.graph)), inputs)
-        try:
-            outputs = active.built.run(inputs)
-        except BaseException:
-            active.withdraw(self.optimizer)
-            raise
+        loss = self._count(active.built.run(inputs))
+        assert loss is not None, "a run has outputs"
         if not self.options.check:
             active.learn(inputs)
-        return outputs
+        return loss
+
+    def _count(self, outputs: Sequence[torch.Tensor] | None) -> torch.Tensor | None:
+        """Count a step that was made; return its loss."""
+        if outputs is None:
+            return None
+        active, (loss, *overflow) = self._active, outputs
+        moved = not (overflow and overflow[0].item())
+        if moved:
+            active.advance()
+        else:
+            active.withdraw(self.optimizer)
+        if self.scaler is not None:
+            update_scale(self.scaler, overflowed=not moved)
+        self.count += 1
+        # A schedule looks at this to see that the optimizer goes first.
+        self.optimizer._opt_called = True  # type: ignore[attr-defined]
+        return loss
 
     def _set_numbers(self, active: Active) -> None:
         """Put what is another number at every step where the Program reads it."""
