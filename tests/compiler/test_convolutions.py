@@ -128,6 +128,21 @@ def test_the_library_has_the_convolutions_that_it_is_faster_at() -> None:
     assert "0 library calls" in first
 
 
+@pytest.mark.parametrize(("groups", "calls"), [(32, 0), (16, 0), (8, 2)])
+def test_groups_of_few_channels_are_products(groups: int, calls: int) -> None:
+    x, w = torch.randn(4, 64, 14, 14), torch.randn(128, 64 // groups, 3, 3)
+    gradient = tw.grad(lambda x, w: F.conv2d(x, w, None, 2, 1, 1, groups).square().sum(), (0, 1))
+    assert f"{calls} library calls" in gradient.explain(x, w)
+    asked = [tensor.requires_grad_() for tensor in (x, w)]
+    exact = [tensor.detach().double().requires_grad_() for tensor in asked]
+    compiled = tw.compile(lambda x, w: F.conv2d(x, w, None, 2, 1, 1, groups), *asked)
+    found = torch.autograd.grad(compiled(*asked).square().sum(), asked)
+    expected = torch.autograd.grad(F.conv2d(*exact, None, 2, 1, 1, groups).square().sum(), exact)
+    for ours, theirs in zip(found, expected, strict=True):
+        limit = 1e-5 * float(theirs.abs().max())
+        torch.testing.assert_close(ours.double(), theirs, rtol=1e-5, atol=limit)
+
+
 @pytest.mark.parametrize(
     ("kernel", "stride", "calls"),
     [(1, 1, 0), (1, 2, 0), (2, 2, 0), (3, 2, 1), (5, 2, 0), (5, 3, 1)],
