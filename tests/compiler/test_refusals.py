@@ -144,3 +144,21 @@ def test_indices_that_stay_are_looked_at_once() -> None:
     with pytest.raises(IndexRangeError):
         compiled(x)
     assert module.calls == 3
+
+
+def test_a_large_cache_is_written_where_it_is_though_what_is_drawn_from_it_may_refuse() -> None:
+    def decode(cache: Tensor, x: Tensor, position: Tensor, experts: Tensor) -> Tensor:
+        here = (torch.arange(cache.shape[0]) == position)[:, None]
+        cache.copy_(torch.where(here, x, cache))
+        weights = torch.softmax(cache[:64] @ x[0], 0)
+        return experts[weights.topk(2).indices] @ x[0]
+
+    torch.manual_seed(0)
+    for rows, in_place in ((64, False), (4096, True)):
+        cache, position = torch.randn(rows, 32), torch.tensor([3])
+        given = torch.randn(1, 32), position, torch.randn(64, 8, 32)
+        reference = cache.clone()
+        compiled = tw.compile(decode, cache, *given)
+        torch.testing.assert_close(compiled(cache, *given), decode(reference, *given))
+        torch.testing.assert_close(cache, reference)
+        assert ("is written at the end" not in compiled.explain()) == in_place

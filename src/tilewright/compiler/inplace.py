@@ -9,11 +9,16 @@ This module does not know buffers.
 import heapq
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
+from tilewright.base.sizes import nominal
 from tilewright.graph.classify import classify_contraction
 from tilewright.graph.ir import FUSED, Graph, Node
 from tilewright.graph.views import reads_own, view_of
 from tilewright.kernels import read_together
+
+MOST_COPIED = 1 << 16
+"""Elements that an input may have to be written at the end, so that a refused call has not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +99,8 @@ def ordered(nodes: Sequence[Node], after: Sequence[Collection[int]]) -> tuple[No
 def updates_in_place(graph: Graph, first: int = 0) -> dict[str, str]:
     """Return, for values that may live in the input they update, that input's name.
 
-    first: the first node that may write into an input.
+    first: the first node that may write into an input, unless it is a large one: a copy at the end
+    of every run would cost more than a refused run that is made again.
     """
     seen_as = _seen_inputs(graph)
     last_read: dict[str, int] = {}
@@ -113,7 +119,10 @@ def updates_in_place(graph: Graph, first: int = 0) -> dict[str, str]:
     for name, position in graph.updates:
         value = graph.outputs[position]
         at = made_at.get(value.name)
-        if at is None or at < first or counts.count(value.name) > 1 or name in handed_out:
+        if at is None or counts.count(value.name) > 1 or name in handed_out:
+            continue
+        sizes = [nominal(dim) for dim in value.type.shape if isinstance(dim, int)]
+        if at < first and prod(sizes) <= MOST_COPIED:
             continue
         if value.type != types[name] or last_read.get(name, -1) > at:
             continue

@@ -23,6 +23,10 @@ _TAKE_ALL = (
     *("convolution", "convolution_backward", "native_dropout", "rand", "randn"),
     *("sort", "topk", "kthvalue", "median", "nanmedian", "mode"),
     *("cumsum", "cumprod", "logcumsumexp", "cummax", "cummin"),
+    *("lgamma", "digamma", "polygamma", "igamma", "igammac", "special_zeta", "erfinv"),
+    *("i0", "special_i0e", "special_i1", "special_i1e", "special_ndtri", "nextafter", "hypot"),
+    *("_cdist_forward", "_cdist_backward", "randperm", "gcd", "lcm"),
+    *("bitwise_left_shift", "bitwise_right_shift", "__lshift__", "__rshift__"),
 )
 
 
