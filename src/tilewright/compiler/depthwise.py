@@ -29,9 +29,9 @@ Strides = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 def is_depthwise(c: Convolution, dtype: DType) -> bool:
     """Say whether a kernel of ours computes a convolution channel by channel."""
     x, w, y = c.shapes
-    if c.n > 2 or c.groups == 1 or dtype not in DEPTHWISE_DTYPES:
-        return False
     if any(type(number) is not int for number in (*x, *w, *y)) or 0 in (*x, *w, *y):
+        return False
+    if c.n > 2 or c.groups == 1 or dtype not in DEPTHWISE_DTYPES:
         return False
     alone = c.groups == x[1] == w[0] and w[1] == 1
     strides = contiguous(x), contiguous(w), contiguous(y)

@@ -13,6 +13,7 @@ This module does not know which library is called.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from tilewright.base.errors import SizesError
 from tilewright.base.expr import Call, Const, Expr, Sym, names, reads
 from tilewright.base.sizes import Size, divides, same
 from tilewright.graph.classify import product_of
-from tilewright.graph.ir import Formula
+from tilewright.graph.ir import Formula, TensorType
 from tilewright.graph.total import Types, conjuncts, extents_of, fixed
 
 _GRID = 1 << 22  # iterations of the loops of one dim that are worth enumerating
@@ -60,7 +61,19 @@ def classify_convolution(formula: Formula, types: Types) -> Convolution | None:
 
     types: of the operands, by name; all of one element type.
     """
-    if formula.op != "+=" or formula.fill != Const(0) or not _is_inside(formula):
+    if formula.op != "+=" or formula.type.rank < 3 or formula.fill != Const(0):
+        return None
+    operands = tuple(types[name] for name in formula.operands)
+    sizes = [dim for type_ in (formula.type, *operands) for dim in type_.shape]
+    sizes += [loop.extent for loop in formula.loops]
+    # What is found out of sizes that vary is noted each time.
+    known = all(type(size) is int for size in sizes)
+    return (_kept if known else _classified)(formula, operands)
+
+
+def _classified(formula: Formula, given: tuple[TensorType, ...]) -> Convolution | None:
+    types = dict(zip(formula.operands, given, strict=True))
+    if not _is_inside(formula):
         return None
     factors = product_of(formula.value)
     if factors is None or factors[0] != 1.0 or len(factors[1]) != 2:
@@ -69,7 +82,7 @@ def classify_convolution(formula: Formula, types: Types) -> Convolution | None:
     a, b = factors[1]
     if any(types[r.tensor].dtype != formula.type.dtype or len(r.index) != rank for r in (a, b)):
         return None
-    if rank < 3 or any(reads(entry) for r in (a, b) for entry in r.index):
+    if any(reads(entry) for r in (a, b) for entry in r.index):
         return None
     result = _Role(formula.index, _shape(formula.type.shape))
     roles = [_Role(read.index, _shape(types[read.tensor].shape)) for read in (a, b)]
@@ -86,6 +99,9 @@ def classify_convolution(formula: Formula, types: Types) -> Convolution | None:
             if found is not None:
                 return found
     return None
+
+
+_kept = lru_cache(1 << 12)(_classified)
 
 
 def _is_inside(formula: Formula) -> bool:

@@ -1,14 +1,16 @@
 """The threads that segments run on: those of the OpenMP library that torch has loaded.
 
 The idea: a second pool of threads beside torch's makes both slow, so a segment is handed the
-entry of torch's own (`GOMP_parallel`).  In a process without torch it is that of the system's
-library, with as many threads as that would take (`OMP_NUM_THREADS`, else the processors that the
-process may use); without any library, a segment runs on the thread that calls it.
+entry of torch's own (`GOMP_parallel`).  In a process that has not imported torch it is the same
+library where torch is installed, so that torch will find its own should it come later, and else
+the system's; with as many threads as the library would take (`OMP_NUM_THREADS`, else the processors
+that the process may use).  Without any library, a segment runs on the thread that calls it.
 A forked child has only the thread that forked: there everything runs on one.
 This module does not know what runs.
 """
 
 import ctypes
+import importlib.util
 import os
 import re
 import sys
@@ -53,13 +55,13 @@ class _State:
 
 
 def find_team() -> Team | None:
-    """Return the team of the OpenMP library that torch uses, or of the system's without torch."""
+    """Return the team of the OpenMP library that torch uses, or would use."""
     return _find().team
 
 
 def thread_count() -> int:
     """Return how many threads a segment may use: as many as torch does; without torch, as many as
-    the system's OpenMP library would."""
+    the OpenMP library would."""
     if _State.forked:
         return 1
     found = _find()
@@ -74,7 +76,7 @@ def _find() -> _Found:
     # A torch that is half imported has loaded no library yet.
     beside_torch = hasattr(torch, "get_num_threads")
     if found is None or found.beside_torch != beside_torch:
-        found = _State.found = _team_of_torch(torch) if beside_torch else _team_of_system()
+        found = _State.found = _team_of_torch(torch) if beside_torch else _team_without_torch()
     return found
 
 
@@ -89,11 +91,20 @@ def _team_of_torch(torch: Any) -> _Found:
     return _Found(None, 1, beside_torch=True)
 
 
-def _team_of_system() -> _Found:
-    for name in SYSTEMS:
+def _team_without_torch() -> _Found:
+    for name in (*_installed_with_torch(), *SYSTEMS):
         if (library := _library(name, os.RTLD_NOW)) is not None:
             return _Found(_team(library), library.omp_get_max_threads(), beside_torch=False)
     return _Found(None, 1, beside_torch=False)
+
+
+def _installed_with_torch() -> list[str]:
+    """Return where torch keeps its OpenMP library, without importing it."""
+    found = importlib.util.find_spec("torch")
+    if found is None or found.origin is None:
+        return []
+    files = (Path(found.origin).parent / "lib").glob("*.so*")
+    return sorted(str(file) for file in files if OPENMP.search(str(file)))
 
 
 def _library(name: str, mode: int) -> ctypes.CDLL | None:
