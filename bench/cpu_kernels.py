@@ -2,8 +2,8 @@
 
 Run `python -m bench.cpu_kernels`.  The idea: ours, ours without any library call, and torch share
 one process and one pool of threads, so that blocks may alternate without idle pools in the way; a
-block during which others ran is run again.  Arithmetic is held against the fused multiply-adds that
-all cores reach together in registers, movement against a large copy.
+block long enough to tell that others ran is run again if they did.  Arithmetic is held against the
+fused multiply-adds that all cores reach together in registers, movement against a large copy.
 With `--target x86-64-v3` ours are compiled for AVX2, and torch is held to its own AVX2 code.
 Writes `bench/results/cpu_kernels.json`, or `cpu_kernels_TARGET.json`.  Does not know models.
 """
@@ -331,7 +331,7 @@ def _block(call: Call, count: int) -> float:
             for _ in range(count):
                 call()
         taken = span.wall / count
-        # Processors are counted in ticks of ten milliseconds: short blocks cannot be judged.
+        # Processors are counted in ticks of ten milliseconds: shorter blocks are kept unjudged.
         if span.foreign(0.0) <= FOREIGN or span.wall < 0.2:
             break
     return taken
