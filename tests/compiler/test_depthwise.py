@@ -74,7 +74,9 @@ def test_channel_by_channel_it_is_a_kernel_of_ours(
         limit = tolerance * max(1.0, float(exact.abs().max()))
         torch.testing.assert_close(ours.double(), exact, rtol=tolerance, atol=limit)
     text = compiled.explain()
-    assert text.count("depthwise convolution, ") == 3
+    # What one result gives back to an image is a product of numbers, no sum.
+    sums = 2 if case == "one result" and not transposed else 3
+    assert text.count("depthwise convolution, ") == sums
     assert "library  " not in text
 
 
