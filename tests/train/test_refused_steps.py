@@ -1,5 +1,6 @@
 """A step that refuses an index has moved nothing: parameters, buffers, state and counts."""
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -132,3 +133,24 @@ def test_a_refused_step_moves_nothing_and_the_next_is_as_if_it_had_not_been(
                 torch.testing.assert_close(ours.state_dict()[name], value, rtol=1e-9, atol=1e-11)
     finally:
         torch.set_num_threads(before)
+
+
+def test_what_a_state_held_before_a_step_that_overflows_is_there_again() -> None:
+    """Older checkpoints hold a momentum that has not begun as None."""
+    net = nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    for parameter in net.parameters():
+        optimizer.state[parameter] = {"momentum_buffer": None, "mine": 1}
+    batch = 1e3 * torch.randn(5, 4), torch.randn(5, 3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127, growth_interval=1000)
+    step = train_step(net, nn.MSELoss(), optimizer, *batch, scaler=scaler)
+    before = copy.deepcopy(net.state_dict())
+    step(*batch)
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+    for parameter in net.parameters():
+        assert optimizer.state[parameter] == {"momentum_buffer": None, "mine": 1}
+    for _ in range(20):  # each that overflows halves the scale
+        step(*batch)
+    for parameter in net.parameters():
+        assert optimizer.state[parameter]["momentum_buffer"] is not None
+        assert optimizer.state[parameter]["mine"] == 1

@@ -87,7 +87,7 @@ class Active:
     held: the state tensors in use, by update.  said: the optimizer's settings when they were last
     read; None where one may change unseen, as a tensor does.  counts: the step counts of all
     updates, one vector that the optimizer's own `step` tensors are views of.  counted: the same
-    memory.  begun: what state the next step begins with that its parameters did not have.
+    memory.  begun: of parameters whose state begins with the next step, what it was.
     inputs: what follows the forward graph's inputs: seed, scale, rates, clocks, slots.
     settled: runs the step on tensors like earlier ones, and gives None for others.
     """
@@ -109,7 +109,7 @@ class Active:
     counts: torch.Tensor | None = None
     counted: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
     version: int = -1
-    begun: tuple[tuple[torch.Tensor, tuple[str, ...]], ...] = ()
+    begun: tuple[tuple[torch.Tensor, dict[str, Any]], ...] = ()
     inputs: tuple[torch.Tensor, ...] = ()
     settled: Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor] | None] | None = None
     lessons: int = 0
@@ -177,8 +177,9 @@ class Active:
         for owner, group, state in zip(self.owners, groups, states, strict=True):
             optimizers.complete_state(rule, group, owner, state)
         self.begun = tuple(
-            (owner, tuple(name for name, made in state.items() if before.get(name) is not made))
+            (owner, before)
             for owner, before, state in zip(self.owners, had, states, strict=True)
+            if any(before.get(name) is not made for name, made in state.items())
         )
         if rule.counts and not self._count_together(states):
             return False
@@ -200,10 +201,10 @@ class Active:
 
     def withdraw(self, optimizer: torch.optim.Optimizer) -> None:
         """After a step that moved nothing: the state that would have begun with it has not."""
-        for owner, names in self.begun:
+        for owner, before in self.begun:
             state = optimizer.state[owner]
-            for name in names:
-                state.pop(name, None)
+            state.clear()
+            state.update(before)
             if not state:
                 del optimizer.state[owner]
             self.held = ()
