@@ -64,14 +64,7 @@ def _compile_infer(
             from torch._inductor import config
 
             config.freezing = True
-        compiled, inputs = _compiled(loaded.model, options), loaded.inputs
-
-        def step() -> Tensor:
-            with torch.no_grad():
-                output: Tensor = compiled(inputs)
-            return output
-
-        return step
+        return _without_gradients(_compiled(loaded.model, options), loaded.inputs)
 
     return begin
 
@@ -82,6 +75,15 @@ def _compiled(function: Callable[..., Tensor], options: dict[str, Any]) -> Calla
 
     config.allow_rnn = True
     return torch.compile(function, fullgraph=True, **options)
+
+
+def _without_gradients(compiled: Callable[..., Any], inputs: Tensor) -> Callable[[], Tensor]:
+    def step() -> Tensor:
+        with torch.no_grad():
+            output: Tensor = compiled(inputs)
+        return output
+
+    return step
 
 
 def _torch_step(
@@ -120,13 +122,7 @@ def _tilewright_infer(*, library: bool = True) -> Callable[[cases.Loaded], Calla
         model, inputs = loaded.model, loaded.inputs
         with torch.no_grad():
             compiled = tw.compile(model, inputs, options=tw.Options(frozen=True, library=library))
-
-        def step() -> Tensor:
-            with torch.no_grad():
-                output: Tensor = compiled(inputs)
-            return output
-
-        return step
+        return _without_gradients(compiled, inputs)
 
     return begin
 

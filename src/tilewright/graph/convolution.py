@@ -106,13 +106,15 @@ _kept = lru_cache(1 << 12)(_classified)
 
 def _is_inside(formula: Formula) -> bool:
     """Say whether a formula is guarded by nothing but that what it writes is there."""
+    if formula.where is None:
+        return True
     limits = zip(formula.index, formula.type.shape, strict=True)
     inside = [
         guard
         for entry, dim in limits
         for guard in (Call("ge", (entry, Const(0))), Call("lt", (entry, Const(fixed(dim)))))
     ]
-    return formula.where is None or all(part in inside for part in conjuncts(formula.where))
+    return all(part in inside for part in conjuncts(formula.where))
 
 
 def _shape(shape: Sequence[int | Expr]) -> tuple[int, ...]:

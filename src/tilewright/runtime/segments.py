@@ -108,8 +108,9 @@ class Kernels:
         """Return the stretches of a program without sizes that vary, which has these kernels."""
         numbers = {buffer.name: i for i, buffer in enumerate(program.buffers)}
         buffers = {buffer.name: buffer for buffer in program.buffers}
+        ending = refusing(program)
         made = (
-            tabulate(items, outer, numbers, buffers, refusing(program))
+            tabulate(items, outer, numbers, buffers, ending)
             for items, outer in all_stretches(program.instructions)
         )
         return tuple(self._segment(table) for table in made)
@@ -266,8 +267,9 @@ def table_lines(program: Program, *, always_wide: bool = False) -> list[str]:
     lines = [f"extern Kernel {kernel.name};" for kernel in program.kernels if kernel.name in used]
     numbers = {buffer.name: i for i, buffer in enumerate(program.buffers)}
     buffers = {buffer.name: buffer for buffer in program.buffers}
+    ending = refusing(program)
     for number, (stretch, outer) in enumerate(all_stretches(program.instructions)):
-        table = tabulate(stretch, outer, numbers, buffers, refusing(program))
+        table = tabulate(stretch, outer, numbers, buffers, ending)
         lines += _printed(replace(table, width=ALWAYS if always_wide else table.width), number)
     return lines
 
