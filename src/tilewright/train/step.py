@@ -22,6 +22,7 @@ from tilewright.program import Program
 from tilewright.train import optimizers
 from tilewright.train.active import Active
 from tilewright.train.chance import seed_masks
+from tilewright.train.interrupts import uninterrupted
 from tilewright.train.joint import without_updates
 from tilewright.train.prepare import LossFunction, Objective, prepare
 
@@ -130,10 +131,10 @@ class TrainStep:
 
         Raises ShapeError, DTypeError or OptionError where the batch differs from the example, and
         OptimizerError where a learning rate is no finite number of 0 or more.  A step that refuses
-        an index or a divisor has moved nothing.
+        an index or a divisor has moved nothing; Ctrl-C takes effect once a step is made.
         """
         try:
-            loss = self._settled(batch)
+            loss = uninterrupted(lambda: self._settled(batch))
             return self._run(batch) if loss is None else loss
         except BaseException:
             self._active.withdraw(self.optimizer)
@@ -144,7 +145,9 @@ class TrainStep:
         active = self._active
         leaves = active.captured.call.flatten(batch, {})
         followed = active.follows(self._rule, self.optimizer)
-        if not followed or not active.captured.watch.unchanged(batch, {}):
+        watch = active.captured.watch
+        # A KeyboardInterrupt raised within a guard would be taken for a guard that fails, and lost.
+        if not followed or not uninterrupted(lambda: watch.unchanged(batch, {})):
             active = self._compile_again(batch)
         if not active.holds(self.optimizer) and not active.adopt(self._rule, self.optimizer):
             active = self._compile_again(batch)
@@ -171,7 +174,7 @@ class TrainStep:
         active = self._active
         if self.options.check:
             check_against_eager(replace(active.built, source=without_updates(self.graph)), inputs)
-        loss = self._count(active.built.run(inputs))
+        loss = uninterrupted(lambda: self._count(active.built.run(inputs)))
         assert loss is not None, "a run has outputs"
         if not self.options.check:
             active.learn(inputs)

@@ -1,0 +1,119 @@
+"""Ctrl-C at any moment of a loop of steps leaves weights, state and counts of one step."""
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tilewright import train_step
+from tilewright.train.interrupts import uninterrupted
+
+
+@pytest.fixture
+def keyboard() -> Iterator[None]:
+    """Let Ctrl-C be a KeyboardInterrupt, whoever runs the tests."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def _net(library: bool) -> nn.Module:
+    """One native call, or one with a library call (a sort) before the last updates."""
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Linear(32, 300), nn.Linear(300, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = torch.tanh(self.first(x))
+            scores: Tensor = self.last(h.sort(1).values if library else h)
+            return scores
+
+    return Net()
+
+
+@pytest.mark.usefixtures("keyboard")
+@pytest.mark.parametrize("library", [False, True])
+def test_an_interrupted_loop_has_made_whole_steps(library: bool) -> None:
+    torch.manual_seed(0)
+    ours, theirs = _net(library), _net(library)
+    theirs.load_state_dict(ours.state_dict())
+    x, y = torch.randn(64, 32), torch.randint(4, (64,))
+    loss = nn.CrossEntropyLoss()
+    mine, its = (torch.optim.AdamW(net.parameters(), lr=1e-3) for net in (ours, theirs))
+    step, other = (
+        train_step(net, loss, optimizer, x, y) for net, optimizer in ((ours, mine), (theirs, its))
+    )
+    main = threading.main_thread().ident
+    assert main is not None
+    generator = torch.Generator().manual_seed(7)
+    interrupted = 0
+    for _ in range(25):
+        wait = 0.02 * float(torch.rand((), generator=generator))
+        timer = threading.Timer(wait, signal.pthread_kill, (main, signal.SIGINT))
+        end = time.monotonic() + 10
+        try:
+            timer.start()
+            while time.monotonic() < end:
+                step(x, y)
+        except KeyboardInterrupt:
+            interrupted += 1
+        timer.join()
+        while other.count < step.count:
+            other(x, y)
+        for p, q in zip(ours.parameters(), theirs.parameters(), strict=True):
+            assert torch.equal(p, q)
+            assert float(mine.state[p]["step"]) == step.count
+            assert torch.equal(mine.state[p]["exp_avg"], its.state[q]["exp_avg"])
+    assert (
+        interrupted >= 23
+    )  # Python itself loses one that falls into a callback of a weak reference
+    assert step.count > 25
+
+
+@pytest.mark.usefixtures("keyboard")
+def test_an_interrupt_is_handled_once_what_runs_has_ended() -> None:
+    ended = []
+
+    def run() -> int:
+        signal.raise_signal(signal.SIGINT)
+        time.sleep(0.001)
+        ended.append(True)
+        return 3
+
+    with pytest.raises(KeyboardInterrupt):
+        uninterrupted(run)
+    assert ended
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert uninterrupted(lambda: 3) == 3
+
+
+@pytest.mark.usefixtures("keyboard")
+def test_what_handles_an_interrupt_itself_is_asked_after_it_even_where_the_run_fails() -> None:
+    seen: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _: seen.append(number))
+
+    def run() -> None:
+        signal.raise_signal(signal.SIGINT)
+        assert not seen
+        raise ValueError
+
+    with pytest.raises(ValueError):  # noqa: PT011 - ours, without words
+        uninterrupted(run)
+    assert seen == [signal.SIGINT]
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    assert uninterrupted(lambda: 4) == 4
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+
+def test_other_threads_run_as_they_are() -> None:
+    made: list[int] = []
+    thread = threading.Thread(target=lambda: made.append(uninterrupted(lambda: 5)))
+    thread.start()
+    thread.join()
+    assert made == [5]
