@@ -20,6 +20,7 @@ from torch._C._dynamo.eval_frame import reset_code
 from torch._subclasses.fake_tensor import FakeTensor
 
 from tilewright.base.errors import CaptureError
+from tilewright.base.uncollected import uncollected
 from tilewright.capture.calls import CallSpec, ResultSpec, describe_call, describe_result
 from tilewright.capture.functionalize import functionalize, place_of, prepare_dynamo
 from tilewright.capture.importer import Imported, import_functional
@@ -144,6 +145,7 @@ def capture_to_run(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Capture
     return captured
 
 
+@uncollected()
 def _capture(
     fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, empty: bool
 ) -> Captured:

@@ -7,6 +7,7 @@ Every step is a function `Graph -> Graph` with a name; none is skipped by a hidd
 
 import functools
 
+from tilewright.base.uncollected import uncollected
 from tilewright.compiler.assemble import assemble
 from tilewright.compiler.attention import streams
 from tilewright.compiler.built import Built, Reasons, Stopwatch
@@ -68,6 +69,7 @@ def _kept(node: Node) -> bool:
     return streams(node) or served(node)
 
 
+@uncollected()
 def build(graph: Graph, options: Options | None = None, store: Store | None = None) -> Built:
     """Compile a graph; where its sizes vary, once for all values that they admit.
 

@@ -7,13 +7,11 @@ pure function of plan, model and machine; nothing is measured, and what does not
 This module does not choose anything (`planning`), nor check (`plan_check`).
 """
 
-import gc
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from tilewright.base.uncollected import uncollected
 from tilewright.cost import (
     Machine,
     ModelSpec,
@@ -56,20 +54,7 @@ STEADY_ROUNDS = 4
 ROUNDING = 1e-12
 
 
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Look for no circles among objects meanwhile: a step is some hundred thousand small values
-    without any, among which looking takes a third of the time."""
-    looks = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if looks:
-            gc.enable()
-
-
-@_uncollected()
+@uncollected()
 def predict(
     plan: ParallelPlan,
     spec: ModelSpec,
@@ -107,7 +92,7 @@ def predict(
 
 
 @lru_cache(maxsize=16)
-@_uncollected()
+@uncollected()
 def plan_memory(
     plan: ParallelPlan,
     spec: ModelSpec,

@@ -15,6 +15,7 @@ import torch
 import torch.utils._pytree as pytree
 
 from tilewright.base.errors import CaptureError, ShapeError
+from tilewright.base.uncollected import uncollected
 from tilewright.capture import Captured, capture_to_run
 from tilewright.compiler import Built
 from tilewright.graph.build import names, rename
@@ -43,6 +44,7 @@ class Objective(torch.nn.Module):
         return result
 
 
+@uncollected()
 def prepare(
     objective: Objective,
     rule: optimizers.Rule,
