@@ -6,6 +6,7 @@ how contexts are shared among runs (`executable`).
 
 import array
 import ctypes
+import mmap
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import takewhile
@@ -79,7 +80,7 @@ class ArrayContext:
         team = find_team()
         if team is not None:
             self.call.team = ctypes.pointer(team)
-        self.arena = _aligned(program.arena_bytes)
+        self.arena = _untouched(program.arena_bytes)
         self.constants: list[Array] = []
         for number, buffer in enumerate(program.buffers):
             if buffer.kind == ARENA:
@@ -247,6 +248,16 @@ def _strided(memory: Array, view: View) -> Array:
         return memory
     flat = as_strided(memory, (view.offset + 1,), (memory.itemsize,))
     return as_strided(flat[view.offset :], view.shape, strides)
+
+
+def _untouched(size: int) -> Array:
+    """Return memory that begins a page, and costs something only where it is used.
+
+    In small pages, as torch's: NumPy asks for huge ones, which are cleared as wholes, and where the
+    host of a virtual machine has taken back what was free, that takes longer than a step.
+    """
+    private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    return np.frombuffer(mmap.mmap(-1, max(size, 1), flags=private), dtype=np.uint8)
 
 
 def _aligned(size: int) -> Array:
