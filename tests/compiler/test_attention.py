@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from tests.sweep import few
 
 import tilewright as tw
-from tilewright.program import LibraryCall, flat
+from tilewright.program import LibraryCall, flat, steps
 
 Tensor = torch.Tensor
 attention: Callable[..., Tensor] = F.scaled_dot_product_attention
@@ -179,3 +179,41 @@ def test_programs_with_attention_give_the_same_bits_for_any_number_of_threads() 
         torch.set_num_threads(threads)
     for other in found[1:]:
         assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
+
+
+@pytest.mark.parametrize("shared", [1, 2])
+def test_heads_that_are_slices_of_rows_are_put_beside_each_other_without_a_copy(
+    shared: int,
+) -> None:
+    b, t, heads, width = 2, 24, 4, 8
+
+    def f(x: Tensor, w: Tensor) -> Tensor:
+        q, k, v = x.split([heads * width, *[heads // shared * width] * 2], dim=2)
+        q, k, v = (part.view(b, t, -1, width).transpose(1, 2) for part in (q, k, v))
+        y = attention(q, k, v, is_causal=True, enable_gqa=shared > 1)
+        return y.transpose(1, 2).reshape(b, t, heads * width) @ w
+
+    columns = (heads + 2 * heads // shared) * width
+    given = [
+        torch.randn(*shape, dtype=torch.float64) for shape in ((b, t, columns), (heads * width, 16))
+    ]
+    compiled = tw.compile(f, *given, options=WHOLE)
+    torch.testing.assert_close(compiled(*given), f(*given), rtol=1e-12, atol=1e-12)
+    assert len(list(steps(compiled.program))) == 2  # attention, and the product
+    leaves = [x.clone().requires_grad_() for x in given]
+    y, expected = compiled(*leaves), f(*leaves)
+    dy = torch.randn_like(y)
+    ours, theirs = (torch.autograd.grad(result, leaves, dy) for result in (y, expected))
+    torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-11)
+
+
+def test_a_result_is_read_in_any_order_and_handed_out_in_eager_s() -> None:
+    def f(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = x.view(2, 24, 3, 4, 8).unbind(2)
+        made = [attention(*(part.transpose(1, 2) for part in (q, n * k, v))) for n in (1, 2, 3)]
+        return made[0], made[1].flatten(), made[2].softmax(1) + made[2].flip(2)
+
+    x = torch.randn(2, 24, 96, dtype=torch.float64)
+    found, expected = tw.compile(f, x, options=WHOLE)(x), f(x)
+    assert [y.stride() for y in found] == [y.stride() for y in expected]
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)

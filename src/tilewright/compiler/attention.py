@@ -19,7 +19,7 @@ from tilewright.base.dtypes import BOOL
 from tilewright.base.expr import Read, Sym
 from tilewright.compiler.choices import OWN, Asked, alone
 from tilewright.compiler.library import attention_types, is_large, serve
-from tilewright.graph.ir import Formula, Loop, Node, TensorType
+from tilewright.graph.ir import Formula, Loop, Node, TensorType, Value
 from tilewright.graph.notation import normal
 from tilewright.graph.total import fixed
 from tilewright.kernels import (
@@ -103,7 +103,8 @@ def place_attention(assembly: "Assembly", node: Node) -> bool:
     way, why = _chosen(assembly, node, dict(zip(reads[: len(inputs)], inputs, strict=True)))
     if way == LIBRARY:
         return False
-    outputs = [assembly.place(value) for value in node.outputs]
+    outputs = [] if backward else [_place_like(assembly, node.outputs[0], inputs[0])]
+    outputs += [assembly.place(value) for value in node.outputs[len(outputs) :]]
     lies = dict(zip((*reads[: len(inputs)], *writes), (*inputs, *outputs), strict=True))
     made = _attention(node, lies)
     pieces = len(cuts(made)) - 1 if backward else 1
@@ -122,6 +123,26 @@ def place_attention(assembly: "Assembly", node: Node) -> bool:
         reason = f"{pieces} parts of the gradient of the queries are summed"
         assembly.launch(_sum(type_, dq.type), outputs[0], whole, reason)
     return True
+
+
+def _place_like(assembly: "Assembly", value: Value, queries: View) -> View:
+    """Let the result lie as the queries do, its dims in the order of theirs: where heads are slices
+    of rows, what puts them beside each other again is a view.
+
+    It lies as its type says where it is handed out, or has to lie somewhere.
+    """
+    strides = queries.strides
+    order = sorted(range(len(strides)), key=lambda dim: -strides[dim])
+    bound = {*assembly.results, *assembly.targets, *assembly.in_place}
+    if value.name in bound or order == sorted(order) or order[-1] != len(order) - 1:
+        return assembly.place(value)
+    shape = tuple(value.type.shape[dim] for dim in order)
+    made = assembly.buffer(Value(value.name, TensorType(shape, value.type.dtype)), assembly.kind)
+    steps = dict(zip(order, made.strides, strict=True))
+    own = tuple(steps[dim] for dim in range(len(order)))
+    place = replace(made, shape=tuple(map(fixed, value.type.shape)), strides=own)
+    assembly.places[value.name] = place
+    return place
 
 
 def _chosen(assembly: "Assembly", node: Node, lies: Mapping[str, View]) -> tuple[str, str]:

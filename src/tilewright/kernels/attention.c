@@ -26,47 +26,89 @@ typedef unsigned INTEGER U __attribute__((vector_size(VECTOR)));
 #define INFINITE ((T)__builtin_inf())
 
 inlined long most(long a, long b) { return a > b ? a : b; }
+/* x, or the nearest from 0 to n. */
+inlined long within(long x, long n) { return most(0, least(x, n)); }
 inlined V all(T x) { return x - (V){}; }          /* x in all lanes; x - 0 is x, -0 too */
 inlined V load(const T *x) { return *(const V *)x; }
 inlined V choose(I which, V a, V b) { return (V)(((I)a & which) | ((I)b & ~which)); }
 
 inlined V higher(V a, V b) { return choose(a > b, a, b); }
 
-/* e^x for x that is at most a little above 0: 0 below the smallest normal number, NaN for NaN.
-   Adding 1.5 * 2^23 (2^52) rounds x / ln 2 to the integer k that then stands in the low bits; the
-   127 (1023) added to it too make these the exponent of 2^k, and 0 where that is too small. */
-inlined V power(V x) {
+#define BESIDE 4                                  /* powers that are computed at a time */
+#define EACH unrolled for (int k = 0; k < count; k++)
+
+/* e^x for each of `count` x that are at most a little above 0: 0 below the smallest normal number,
+   NaN for NaN.  Adding 1.5 * 2^23 (2^52) rounds x / ln 2 to the integer k that then stands in the
+   low bits; the 127 (1023) added to it too make these the exponent of 2^k, and 0 where that is too
+   small.
+
+   Each step is a long chain: step by step for all of them, since a processor that has to look a
+   chain's length ahead for the next finds little to do meanwhile. */
+inlined void power(const int count, V *x) {
+  V z[BESIDE], n[BESIDE], r[BESIDE], q[BESIDE];
 #if SINGLE
   const T low = -88.25f, magic = 12583039.0f;
-  x = choose(x < low, all(low), x);
-  const V z = x * 1.44269504f + magic, n = z - magic;
-  const V r = n * -1.42860677e-6f + (n * -0.693145752f + x);
-  V q = r * 1.98581e-4f + 1.39344967e-3f;
-  q = q * r + 8.33336183e-3f;
-  q = q * r + 4.16664574e-2f;
-  q = q * r + 1.66666665e-1f;
-  q = q * r + 0.5f;
-  q = q * r + 1.0f;
-  return (q * r + 1.0f) * (V)((U)z << 23);
+  EACH x[k] = choose(x[k] < low, all(low), x[k]);
+  EACH z[k] = x[k] * 1.44269504f + magic;
+  EACH n[k] = z[k] - magic;
+  EACH r[k] = n[k] * -0.693145752f + x[k];
+  EACH r[k] = n[k] * -1.42860677e-6f + r[k];
+  EACH q[k] = r[k] * 1.98581e-4f + 1.39344967e-3f;
+  EACH q[k] = q[k] * r[k] + 8.33336183e-3f;
+  EACH q[k] = q[k] * r[k] + 4.16664574e-2f;
+  EACH q[k] = q[k] * r[k] + 1.66666665e-1f;
+  EACH q[k] = q[k] * r[k] + 0.5f;
+  EACH q[k] = q[k] * r[k] + 1.0f;
+  EACH q[k] = q[k] * r[k] + 1.0f;
+  EACH x[k] = q[k] * (V)((U)z[k] << 23);
 #else
   const T low = -709.0895657128241, magic = 6755399441056767.0;
-  x = choose(x < low, all(low), x);
-  const V z = x * 1.4426950408889634 + magic, n = z - magic;
-  const V r = n * -1.9082149292705877e-10 + (n * -0.6931471803691238 + x);
-  V q = r / 6227020800.0 + 1 / 479001600.0;       /* 1 / 13!, 1 / 12!, ... */
-  q = q * r + 1 / 39916800.0;
-  q = q * r + 1 / 3628800.0;
-  q = q * r + 1 / 362880.0;
-  q = q * r + 1 / 40320.0;
-  q = q * r + 1 / 5040.0;
-  q = q * r + 1 / 720.0;
-  q = q * r + 1 / 120.0;
-  q = q * r + 1 / 24.0;
-  q = q * r + 1 / 6.0;
-  q = q * r + 0.5;
-  q = q * r + 1.0;
-  return (q * r + 1.0) * (V)((U)z << 52);
+  EACH x[k] = choose(x[k] < low, all(low), x[k]);
+  EACH z[k] = x[k] * 1.4426950408889634 + magic;
+  EACH n[k] = z[k] - magic;
+  EACH r[k] = n[k] * -0.6931471803691238 + x[k];
+  EACH r[k] = n[k] * -1.9082149292705877e-10 + r[k];
+  EACH q[k] = r[k] / 6227020800.0 + 1 / 479001600.0;       /* 1 / 13!, 1 / 12!, ... */
+  EACH q[k] = q[k] * r[k] + 1 / 39916800.0;
+  EACH q[k] = q[k] * r[k] + 1 / 3628800.0;
+  EACH q[k] = q[k] * r[k] + 1 / 362880.0;
+  EACH q[k] = q[k] * r[k] + 1 / 40320.0;
+  EACH q[k] = q[k] * r[k] + 1 / 5040.0;
+  EACH q[k] = q[k] * r[k] + 1 / 720.0;
+  EACH q[k] = q[k] * r[k] + 1 / 120.0;
+  EACH q[k] = q[k] * r[k] + 1 / 24.0;
+  EACH q[k] = q[k] * r[k] + 1 / 6.0;
+  EACH q[k] = q[k] * r[k] + 0.5;
+  EACH q[k] = q[k] * r[k] + 1.0;
+  EACH q[k] = q[k] * r[k] + 1.0;
+  EACH x[k] = q[k] * (V)((U)z[k] << 52);
 #endif
+}
+
+inlined V power_of(V x) {
+  power(1, &x);
+  return x;
+}
+
+/* x[i] = e^(x[i] - less) for `count` vectors, a vector every `step`; returns their sum. */
+inlined V powers_of(long count, T *x, long step, V less) {
+  V total = {};
+  long i = 0;
+  for (; i + BESIDE <= count; i += BESIDE) {
+    V e[BESIDE];
+    unrolled for (int k = 0; k < BESIDE; k++) e[k] = load(x + (i + k) * step) - less;
+    power(BESIDE, e);
+    unrolled for (int k = 0; k < BESIDE; k++) {
+      *(V *)(x + (i + k) * step) = e[k];
+      total += e[k];
+    }
+  }
+  for (; i < count; i++) {
+    const V e = power_of(load(x + i * step) - less);
+    *(V *)(x + i * step) = e;
+    total += e;
+  }
+  return total;
 }
 
 /* ---------------------------------------------------------------------------------- products */
@@ -262,28 +304,24 @@ static void powers(const Shape *s, Forward *f, long n, long key, long query, lon
   for (long j = 0; j < PANEL; j += LANES) {
     const V lane = counted() + (T)(query + j - key), before = load(top + j);
     T *at = f->scores + j;
-    V high = before, total = {};
-    const int hides = s->causal && key + n - 1 > query + j;
-    if (s->mask || hides)
-      for (long i = 0; i < n; i++) {
-        V score = load(at + i * PANEL);
-        if (s->mask) score = with_mask(s, score, load(f->added + i * PANEL + j));
-        if (hides) score = choose(lane < (T)i, all(-INFINITE), score);
-        *(V *)(at + i * PANEL) = score;
-      }
-    V highs[4] = {high, high, high, high};          /* of each fourth key: none waits for others */
+    /* Keys that all lanes see, and those that some do. */
+    const long clear = s->causal ? within(query + j + 1 - key, n) : n;
+    const long seen = s->causal ? within(query + j + LANES - key, n) : n;
+    for (long i = 0; s->mask && i < seen; i++)
+      *(V *)(at + i * PANEL) =
+          with_mask(s, load(at + i * PANEL), load(f->added + i * PANEL + j));
+    for (long i = clear; i < seen; i++)
+      *(V *)(at + i * PANEL) = choose(lane < (T)i, all(-INFINITE), load(at + i * PANEL));
+    V highs[4] = {before, before, before, before};  /* of each fourth key: none waits for others */
     long i = 0;
-    for (; i + 4 <= n; i += 4)
+    for (; i + 4 <= seen; i += 4)
       unrolled for (int c = 0; c < 4; c++) highs[c] = higher(load(at + (i + c) * PANEL), highs[c]);
-    for (; i < n; i++) highs[0] = higher(load(at + i * PANEL), highs[0]);
-    high = higher(higher(highs[0], highs[1]), higher(highs[2], highs[3]));
+    for (; i < seen; i++) highs[0] = higher(load(at + i * PANEL), highs[0]);
+    const V high = higher(higher(highs[0], highs[1]), higher(highs[2], highs[3]));
     /* Where all is forbidden so far, powers of -inf less anything are 0. */
-    const V less = choose(high == -INFINITE, (V){}, high), keep = power(before - less);
-    for (long i = 0; i < n; i++) {
-      const V e = power(load(at + i * PANEL) - less);
-      *(V *)(at + i * PANEL) = e;
-      total += e;
-    }
+    const V less = choose(high == -INFINITE, (V){}, high), keep = power_of(before - less);
+    const V total = powers_of(seen, at, PANEL, less);
+    for (i = seen; i < n; i++) *(V *)(at + i * PANEL) = (V){};
     *(V *)(top + j) = high;
     *(V *)(sum + j) = load(sum + j) * keep + total;
     *(V *)(f->keep + j) = keep;
@@ -355,9 +393,10 @@ static void probabilities(const Shape *s, Backward *b, long from, long n, long q
       V score = load(b->p + i * PANEL + j);
       if (s->mask) score = with_mask(s, score, load(b->added + j));
       if (hides) score = choose(counted() > (T)(query + i - key - j), all(-INFINITE), score);
-      *(V *)(b->p + i * PANEL + j) = power(score - b->log[i]);
+      *(V *)(b->p + i * PANEL + j) = score - b->log[i];
     }
   }
+  powers_of((n - from) * WIDE, b->p + from * PANEL, LANES, (V){});
 }
 
 /* Read a block of queries: what backward knows of it. */
