@@ -5,9 +5,9 @@ lanes run in a random order; a reduction is read as it stands at that moment, so
 reads it too early gives other numbers.
 """
 
-import math
 import random
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from tilewright.base.expr import Call, Const, Expr, Read, Sym
 from tilewright.graph.evaluate_scalar import Number, apply, integers, literal
 from tilewright.graph.ir import Formula
 from tilewright.kernels.body import is_pointwise
-from tilewright.kernels.loops import Buffer, Do, Fold, Item, Keep, Let, Loop, LoopNest, Sums
+from tilewright.kernels.loops import Buffer, Do, Fold, Item, Keep, Let, Loop, LoopNest, Sums, walk
 
 Array = np.ndarray
 BEST = ("argmax=", "argmin=")
@@ -41,15 +41,24 @@ class Interpreter:
         self.times: dict[tuple[str, tuple[int, ...]], int] = {}  # each term is met once
 
     def run(self) -> dict[str, Array]:
-        """Return the results, and check that every term was computed once."""
+        """Return the results, and check that every term that is there was computed once."""
         self.items(self.nest.items, {})
-        names = {do for do, _ in self.times}
-        for name in names:
+        for name in {item.formula for item in walk(self.nest.items) if isinstance(item, Do)}:
             formula = self.formula(name)
-            count = math.prod(int(str(loop.extent)) for loop in formula.loops)
-            assert sum(do == name for do, _ in self.times) == count, f"{name} lacks terms"
+            for loops in product(*(range(int(str(loop.extent))) for loop in formula.loops)):
+                if (name, loops) not in self.times:
+                    assert self.is_absent(formula, loops), f"{name} lacks the term at {loops}"
         assert set(self.times.values()) <= {1}, "a term was computed twice"
         return {name: self.result(name) for name in self.nest.body.outputs}
+
+    def is_absent(self, formula: Formula, loops: tuple[int, ...]) -> bool:
+        """Say whether a reduction lacks nothing without a term; elements of others are filled."""
+        env = {loop.name: at for loop, at in zip(formula.loops, loops, strict=True)}
+        try:
+            self.term(formula, env)
+        except Absent:
+            return not is_pointwise(formula)
+        return False
 
     def items(self, items: Sequence[Item], env: dict[str, int]) -> None:  # noqa: C901 - a flat match
         for item in items:
@@ -119,11 +128,15 @@ class Interpreter:
         return value
 
     def result(self, name: str) -> Array:
-        type_ = self.formula(name).type
+        formula, made = self.formula(name), self.made.get(name, {})
+        self.kept.clear()  # a buffer holds what the last iteration kept
+        type_ = formula.type
         shape = tuple(int(str(dim)) for dim in type_.shape)
         found = np.empty(shape, np.float64 if type_.dtype.kind == "float" else type_.dtype.numpy)
         for place in np.ndindex(shape):
-            found[place] = self.element(name, place).data
+            stored = is_pointwise(formula) and place in made
+            value = self.rounded(made[place], formula) if stored else self.element(name, place)
+            found[place] = value.data
         return found
 
     def element(self, name: str, place: tuple[int, ...]) -> Number:
@@ -153,6 +166,9 @@ class Interpreter:
                 made = integers(np.asarray(made[1]))
             elif isinstance(fill, Read) and made is not before:
                 made = _combined(formula.op, before, made)
+        return self.rounded(made, formula)
+
+    def rounded(self, made: Number, formula: Formula) -> Number:
         return apply(formula.type.dtype.compute.name, [made], wide=True)
 
     def value_of_pointwise(self, formula: Formula, env: Mapping[str, int]) -> Number:

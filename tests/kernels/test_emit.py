@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.kernels.harness import Cases, assert_close, body, random_arrays, run, runnable
+from tests.kernels.windows import WINDOWS
 from tests.sweep import few
 
 from tilewright.runtime import NATIVE
@@ -135,6 +136,7 @@ BODIES: dict[str, tuple[Any, ...]] = {
     "keepdim": ({"x": X}, {"y": "f32[6, 1]: y[i<6, k<1] += x[i, j<10] * x[i, j]"}),
     "small": ({"x": "f32[50, 3]"}, {"y": "f32[50]: y[i<50] += x[i, j<3]"}),
     "prod": ({"x": X}, {"y": "f32[6]: y[i<6] *= x[i, j<10]"}),
+    **WINDOWS,
     "amax": ({"x": "f32[6, 77]"}, {"y": "f32[6]: y[i<6] max= x[i, j<77]"}),
     "amin": ({"x": "f32[6, 77]"}, {"y": "f32[6]: y[i<6] min= x[i, j<77] where j % 2 == 0"}),
     "argmax": ({"x": "f32[6, 77]"}, {"y": "i64[6]: y[i<6] argmax= x[i, j<77] at j"}),

@@ -27,6 +27,7 @@ from tilewright.kernels.loops import Do, Let, Loop, LoopNest, Sums, canonical_ne
 from tilewright.kernels.loops_c import print_nest
 from tilewright.kernels.loops_check import verify
 from tilewright.kernels.loops_text import parse, show
+from tilewright.kernels.narrow import narrow
 from tilewright.kernels.plan import make_plan
 from tilewright.kernels.rows import schedule_region
 from tilewright.kernels.schedule import (
@@ -147,6 +148,7 @@ REWRITES: tuple[Rewrite, ...] = (
     lambda nest, r: reorder(nest, *any_pair(nest, r)),
     lambda nest, r: join(nest, any_loop(nest, r)),
     lambda nest, r: number(nest, any_loop(nest, r), fresh(nest)),
+    lambda nest, r: narrow(nest, any_loop(nest, r)),
     lambda nest, r: parallel(nest, any_loop(nest, r)),
     lambda nest, r: vectorize(nest, any_loop(nest, r)),
 )

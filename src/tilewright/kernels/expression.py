@@ -24,14 +24,22 @@ from tilewright.base.expr import (
     children,
     names,
     substitute,
-    transform,
     walk,
 )
 from tilewright.base.scalar import BY_NAME as FUNCTIONS
-from tilewright.base.sizes import greatest_of, least_of
+from tilewright.base.sizes import least_of
 from tilewright.graph.ir import Formula
 from tilewright.graph.total import conjuncts
 from tilewright.kernels.body import Body, has_read, is_pointwise, static_shape
+from tilewright.kernels.conditions import (
+    Limit,
+    exactness,
+    exactness_of,
+    is_index,
+    limit_of,
+    proved,
+    without_exact,
+)
 from tilewright.kernels.conversion import convert, literal, load, rounded
 from tilewright.kernels.functions import apply
 from tilewright.kernels.text import ATOM, COMPARE, PRODUCT, TERNARY, Scope, Term, c_type, unsigned
@@ -62,6 +70,7 @@ class Printer:
 
     memory: the tensors that have memory; others are formulas of `body`.  extents: of all loops.
     used: the support functions that the text calls.  can_fail: whether the text notes faults.
+    limits: what is known of the loops that are open, beside their extents: bounds of each.
     """
 
     def __init__(self, body: Body, memory: dict[str, Memory]) -> None:
@@ -70,6 +79,7 @@ class Printer:
         self.extents: dict[str, int] = {}
         self.used: set[str] = set()
         self.can_fail = False
+        self.limits: tuple[tuple[str, frozenset[Limit]], ...] = ()
         self._counts: dict[str, int] = {}
         self._faults: dict[Read, list[Fault]] = {}
         self._simple: dict[Expr, Expr] = {}
@@ -80,6 +90,12 @@ class Printer:
         self.extents.update(extents)
         self._faults.clear()
         self._simple.clear()
+
+    def bounded(self, limits: tuple[tuple[str, frozenset[Limit]], ...]) -> None:
+        """Go on where loops have these limits: what was found absent under others need not be."""
+        if limits != self.limits:
+            self.limits = limits
+            self._faults.clear()
 
     def simplify(self, expr: Expr) -> Expr:
         """Bring an index to its normal form."""
@@ -290,8 +306,12 @@ class Printer:
         return self.open_conditions(found)
 
     def open_conditions(self, conditions: Sequence[Expr]) -> tuple[Expr, ...]:
-        """Drop the conditions that the loops' extents prove."""
-        return tuple(dict.fromkeys(c for c in conditions if not proved(c, self.extents)))
+        """Drop the conditions that the loops' extents and limits prove."""
+        found = dict.fromkeys(c for c in conditions if not proved(c, self.extents))
+        return tuple(c for c in found if not self._is_a_limit(c))
+
+    def _is_a_limit(self, condition: Expr) -> bool:
+        return any(limit_of(condition, name, self.extents) in own for name, own in self.limits)
 
     def presence(self, expr: Expr) -> tuple[Expr, ...]:
         """Return the conditions under which an expression is not absent."""
@@ -412,21 +432,6 @@ class Printer:
 # ------------------------------------------------------------------------------------------- forms
 
 
-def is_index(expr: Expr) -> bool:
-    """Say whether an expression is integer arithmetic of loops alone."""
-    allowed = ("add", "sub", "mul", "neg", "floordiv", "mod", "exactdiv")
-    return all(
-        isinstance(node, Sym)
-        or (
-            isinstance(node, Const)
-            and isinstance(node.value, int)
-            and not isinstance(node.value, bool)
-        )
-        or (isinstance(node, Call) and node.fn in allowed)
-        for node in walk(expr)
-    )
-
-
 def bound_to(formula: Formula, index: tuple[Expr, ...]) -> tuple[Expr, Expr | None, Expr]:
     """Return the value, the `where` and the fill of a pointwise formula at one index."""
     binding = {
@@ -441,53 +446,9 @@ def bound_to(formula: Formula, index: tuple[Expr, ...]) -> tuple[Expr, Expr | No
     return substitute(formula.value, binding), where, fill
 
 
-def proved(condition: Expr, extents: Mapping[str, int]) -> bool:
-    """Say whether a condition holds whatever the loops are."""
-    match condition:
-        case Const(value):
-            return bool(value)
-        case Call("or", (a, b)):
-            return proved(a, extents) or proved(b, extents)
-        case Call("ge" | "lt" | "le" | "gt" as fn, (a, b)) if is_index(a) and is_index(b):
-            difference = algebra.simplify(Call("sub", (a, b)), extents)
-            limits = algebra.bounds(difference, extents)
-            if limits is None:
-                return False
-            low, high = limits
-            least, most = least_of(low), greatest_of(high)
-            return {"ge": least >= 0, "gt": least > 0, "le": most <= 0, "lt": most < 0}[fn]
-        case Call("eq", (a, b)) if is_index(a) and is_index(b):
-            return algebra.simplify(Call("sub", (a, b)), extents) == Const(0)
-    return False
-
-
 def _implied(inside: Sequence[Expr], condition: Expr) -> Expr:
     """Return `all of inside or condition`."""
     everything = inside[0]
     for part in inside[1:]:
         everything = Call("and", (everything, part))
     return Call("or", (everything, condition))
-
-
-def without_exact(expr: Expr) -> Expr:
-    """Replace exact divisions by floor divisions: their condition is asked for elsewhere."""
-
-    def visit(node: Expr) -> Expr:
-        if isinstance(node, Call) and node.fn == "exactdiv":
-            return Call("floordiv", node.args)
-        return node
-
-    return transform(expr, visit)
-
-
-def exactness_of(expr: Expr) -> list[Expr]:
-    """Return the condition that this node, if an exact division, has no remainder."""
-    match expr:
-        case Call("exactdiv", (a, q)):
-            return [Call("eq", (Call("mod", (without_exact(a), q)), Const(0)))]
-    return []
-
-
-def exactness(entry: Expr) -> list[Expr]:
-    """Return the conditions that the exact divisions in an index have no remainder."""
-    return [condition for node in walk(entry) for condition in exactness_of(node)]

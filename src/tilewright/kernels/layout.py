@@ -23,6 +23,8 @@ from tilewright.kernels.expression import bound_to
 from tilewright.kernels.regions import Region
 from tilewright.kernels.statement import State
 
+SHORT = 16  # columns fewer than this are no vectors
+NEAR = 4  # elements apart of which some vectors are taken together
 LANE = 8  # row loops shorter than this are not worth running innermost
 
 
@@ -180,6 +182,18 @@ def _crossing(state: State, region: Region, inner: str) -> str:
     return ""
 
 
+def _written_in_order(state: State, region: Region, loop: str) -> bool:
+    """Say whether all that a region writes lies together along a loop, and what it reads not far
+    apart."""
+    steps: list[int] = []
+    for offset, _ in offsets(state, region):
+        _, terms = algebra.affine(offset)
+        if any(loop in names(atom) for atom in terms if atom != Sym(loop)):
+            return False
+        steps.append(nominal(abs(terms.get(Sym(loop), 0))))
+    return max(steps, default=0) <= NEAR and 1 in steps
+
+
 def ordered(state: State, region: Region) -> Region:
     """Put innermost the loop along which memory is gone through best; merge again."""
     if not region.columns:
@@ -196,4 +210,7 @@ def ordered(state: State, region: Region) -> Region:
         best = max(wide, key=lambda n: (_score(state, region, n), region.rows.index(n)))
         if _score(state, region, best) > _score(state, region, column):
             lane = best
+        elif nominal(state.extents[column]) < SHORT:
+            # No vectors along columns: those that write in order are worth what they read apart.
+            lane = next((n for n in wide if _written_in_order(state, region, n)), "")
     return replace(region, columns=columns, lane=lane)

@@ -220,7 +220,9 @@ def used_names(item: Item) -> frozenset[str]:
 
 def parts(bound: Expr, fn: str) -> tuple[Expr, ...]:
     """Return what a bound is the `fn`, `min` or `max`, of; else itself."""
-    return bound.args if isinstance(bound, Call) and bound.fn == fn else (bound,)
+    if isinstance(bound, Call) and bound.fn == fn:
+        return tuple(part for arg in bound.args for part in parts(arg, fn))
+    return (bound,)
 
 
 def ranges(items: Iterable[Item]) -> dict[str, int]:

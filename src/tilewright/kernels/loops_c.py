@@ -13,6 +13,7 @@ from tilewright.base.expr import Call, Const, Expr, Read, Sym, names
 from tilewright.base.expr import walk as expressions
 from tilewright.base.scalar import BY_NAME as FUNCTIONS
 from tilewright.base.sizes import Size, same
+from tilewright.kernels.conditions import Limit
 from tilewright.kernels.conversion import literal, load, stored
 from tilewright.kernels.expression import Memory, Printer, bound_to
 from tilewright.kernels.functions import apply
@@ -27,6 +28,7 @@ from tilewright.kernels.loops import (
     Loop,
     LoopNest,
     Sums,
+    parts,
     ranges,
     walk,
 )
@@ -95,11 +97,15 @@ class _Walk:
             case Let(name, value):
                 scope.add(f"const long {name} = {self.index(value, scope)};")
             case Loop():
+                pragma = self.pragma(item)
+                head = self.head(item, scope, told=bool(pragma))
                 inner = self.opened(scope, item)
+                outside = printer.limits
+                printer.bounded((*outside, *_limits(item)))
                 self.begin(item, inner)
                 self.items(item.items, inner)
-                head = self.head(item, scope)
-                if pragma := self.pragma(item):
+                printer.bounded(outside)
+                if pragma:
                     scope.add(pragma)
                 scope.attach(inner, head)
             case Do(_, _, "", _):
@@ -209,27 +215,42 @@ class _Walk:
         place = f"{memory.pointer} + ({self.printer.offset(element, memory, scope)})"
         scope.add(f"__builtin_prefetch({place}, {int(written)});")
 
-    def head(self, loop: Loop, scope: Scope) -> str:
+    def head(self, loop: Loop, scope: Scope, *, told: bool) -> str:
+        """Return the head of a loop.  told: a pragma stands before it, which wants plain bounds."""
         low, high = (self.bound(bound, scope) for bound in (loop.low, loop.high))
-        if loop.kind == "lanes" and "?" in high:  # the compiler makes no vectors up to a choice
-            end = self.printer.fresh("end")
-            scope.add(f"const long {end} = {high};")
-            high = end
+        if told:
+            low, high = self.plain(low, "begin", scope), self.plain(high, "end", scope)
         step = f"{loop.name}++" if loop.step == 1 else f"{loop.name} += {loop.step}"
         return f"for (long {loop.name} = {low}; {loop.name} < {high}; {step})"
 
     def bound(self, bound: Expr, scope: Scope) -> str:
         match bound:
             case Call("min" | "max" as fn, (a, b)):
-                one, other = self.index(a, scope), self.index(b, scope)
+                one = self.plain(self.bound(a, scope), "end", scope)
+                other = self.plain(self.bound(b, scope), "end", scope)
                 return f"({one} {'<' if fn == 'min' else '>'} {other} ? {one} : {other})"
         return self.index(bound, scope)
+
+    def plain(self, text: str, prefix: str, scope: Scope) -> str:
+        """Give a choice a name: the compiler makes no vectors up to one, nor unrolls as told."""
+        if "?" not in text:
+            return text
+        name = self.printer.fresh(prefix)
+        scope.add(f"const long {name} = {text};")
+        return name
 
     def index(self, index: Expr, scope: Scope) -> str:
         constants = (one.value for one in expressions(index) if isinstance(one, Const))
         if any(isinstance(value, Size) for value in constants):
             return _as_it_stands(index).at(SUM)  # the normal form would ask which terms vanish
         return self.printer.value(self.printer.simplify(index), scope).at(SUM)
+
+
+def _limits(loop: Loop) -> list[tuple[str, frozenset[Limit]]]:
+    """Return what is known of a loop from its bounds, where these are more than its range."""
+    found = [Limit("max", part) for part in parts(loop.low, "max") if names(part)]
+    found += [Limit("min", part) for part in parts(loop.high, "min") if names(part)]
+    return [(loop.name, frozenset(found))] if found else []
 
 
 def _as_it_stands(index: Expr) -> Term:

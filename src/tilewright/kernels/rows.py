@@ -16,6 +16,8 @@ part boundaries.
 This module does not know how regions were found.
 """
 
+from collections.abc import Iterable
+
 from tilewright.base import algebra
 from tilewright.base.expr import Call, Const, Expr, Read, Sym
 from tilewright.base.sizes import greatest_of, nominal
@@ -23,6 +25,7 @@ from tilewright.kernels.body import volume
 from tilewright.kernels.far import far_lines
 from tilewright.kernels.keep import KEEP_BYTES, element_of, wanted_later
 from tilewright.kernels.loops import Buffer, Loop, LoopNest, Sums, columns_of, named, phases
+from tilewright.kernels.narrow import narrow
 from tilewright.kernels.pointwise import schedule_pointwise, shared
 from tilewright.kernels.reduce import BEST
 from tilewright.kernels.regions import Region
@@ -71,6 +74,7 @@ def schedule_rows(nest: LoopNest, region: Region) -> LoopNest:
         if columns:
             nest = _side_by_side(nest, region, group, at, around)
             nest = _with_kept(nest, region, group, kept, around)
+            nest = _narrowed(nest, columns, of)
     return _with_fetched(nest, region)
 
 
@@ -160,6 +164,14 @@ def _position(columns: tuple[str, ...], extents: dict[str, int]) -> Expr:
     return algebra.simplify(total, extents)
 
 
+def _narrowed(nest: LoopNest, loops: Iterable[str], of: list[str]) -> LoopNest:
+    """Let a group's loops run over no term that is absent; those in blocks stay as they are."""
+    for name in loops:
+        if named(nest, name):
+            nest = narrow(nest, name, of=of)
+    return nest
+
+
 def schedule_columns(nest: LoopNest, region: Region) -> LoopNest:
     """Run a tile of rows innermost, each with its accumulator.
 
@@ -188,6 +200,7 @@ def schedule_columns(nest: LoopNest, region: Region) -> LoopNest:
         for statement in group:
             if statement.is_reduction:
                 nest = _row_each(nest, region, statement, tile, count)
+        nest = _narrowed(nest, (*columns, lane), of)
     return vectorize(nest, lane)
 
 

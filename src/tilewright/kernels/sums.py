@@ -52,7 +52,7 @@ def declare(
 ) -> Held:
     """Declare the accumulators of a reduction."""
     formula = statement.formula
-    always = not _present(printer, statement)
+    always = not present(printer, statement)
     from_operand = isinstance(formula.fill, Read) and formula.op not in BEST
     mark = f"{name}_has" if not from_operand and needs_mark(formula, always=always) else ""
     at = f"{name}_at" if formula.op in BEST else ""
@@ -72,7 +72,7 @@ def declare(
     return Held(statement, name, dtype, mark, at, length)
 
 
-def _present(printer: Printer, statement: Statement) -> tuple[Expr, ...]:
+def present(printer: Printer, statement: Statement) -> tuple[Expr, ...]:
     """Return the conditions under which a term of a reduction is present."""
     formula = statement.formula
     value = statement.bound(formula.value)
@@ -89,7 +89,7 @@ def _present(printer: Printer, statement: Statement) -> tuple[Expr, ...]:
 def take(printer: Printer, statement: Statement, held: Held, slot: str, scope: Scope) -> None:
     """Print the taking of one term into its accumulator, the one at `slot`."""
     formula, bound = statement.formula, statement.bound
-    present = _present(printer, statement)
+    asked = present(printer, statement)
     faults = [
         fault
         for part in (formula.where, formula.value, formula.at)
@@ -97,8 +97,8 @@ def take(printer: Printer, statement: Statement, held: Held, slot: str, scope: S
         for fault in printer.faults(bound(part))
     ]
     if faults:
-        printer.check(faults, present, scope)
-    condition = convert(printer.conjunction(present, scope), BOOL)
+        printer.check(faults, asked, scope)
+    condition = convert(printer.conjunction(asked, scope), BOOL)
     value = printer.repeated(bound(formula.value), scope)
     base = accumulator(formula, printer.type_of(formula.value))
     term = convert(convert(value, base), held.dtype)
@@ -106,11 +106,11 @@ def take(printer: Printer, statement: Statement, held: Held, slot: str, scope: S
     if formula.op in BEST:
         _take_best(printer, statement, held, slot, (condition, term), scope)
         return
-    if present:
+    if asked:
         term = apply("select", [condition, term, identity(formula.op, held.dtype)], printer.used)
-        if held.mark:
-            here = f"{held.mark}[{slot}]"
-            scope.add(f"{here} = {here} | {condition.at(SUM)};")
+    if held.mark:
+        here = f"{held.mark}[{slot}]"
+        scope.add(f"{here} = {here} | {condition.at(SUM)};" if asked else f"{here} = 1;")
     text = combined(formula.op, into, term.at(UNARY), held.dtype, printer.used)
     scope.add(f"{into} = {text};")
 

@@ -1,0 +1,117 @@
+"""Conditions of terms: which hold whatever the loops are, and what one says of a loop.
+
+The idea: a condition compares integer arithmetic of loops, so that the bounds of the loops may
+prove it; or it is itself a bound of one loop, given those around it.
+
+This module does not know C.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tilewright.base import algebra
+from tilewright.base.expr import Call, Const, Expr, Sym, names, transform, walk
+from tilewright.base.sizes import greatest_of, least_of
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """Where a loop begins at the earliest (fn "max"), or before what it ends at the latest."""
+
+    fn: str
+    bound: Expr
+
+
+def is_index(expr: Expr) -> bool:
+    """Say whether an expression is integer arithmetic of loops alone."""
+    allowed = ("add", "sub", "mul", "neg", "floordiv", "mod", "exactdiv")
+    return all(
+        isinstance(node, Sym)
+        or (
+            isinstance(node, Const)
+            and isinstance(node.value, int)
+            and not isinstance(node.value, bool)
+        )
+        or (isinstance(node, Call) and node.fn in allowed)
+        for node in walk(expr)
+    )
+
+
+def proved(condition: Expr, extents: Mapping[str, int]) -> bool:
+    """Say whether a condition holds whatever the loops are."""
+    match condition:
+        case Const(value):
+            return bool(value)
+        case Call("or", (a, b)):
+            return proved(a, extents) or proved(b, extents)
+        case Call("ge" | "lt" | "le" | "gt" as fn, (a, b)) if is_index(a) and is_index(b):
+            difference = algebra.simplify(Call("sub", (a, b)), extents)
+            limits = algebra.bounds(difference, extents)
+            if limits is None:
+                return False
+            low, high = limits
+            least, most = least_of(low), greatest_of(high)
+            return {"ge": least >= 0, "gt": least > 0, "le": most <= 0, "lt": most < 0}[fn]
+        case Call("eq", (a, b)) if is_index(a) and is_index(b):
+            return algebra.simplify(Call("sub", (a, b)), extents) == Const(0)
+    return False
+
+
+def limit_of(condition: Expr, name: str, extents: Mapping[str, int]) -> Limit | None:
+    """Return what a condition says of a loop, or None where it is not as much as that.
+
+    ::
+
+        2 * r + c - 1 >= 0  -->  r from -((c - 1) // 2)
+        r + c - 1 < 60      -->  r to before 61 - c
+    """
+    match condition:
+        case Call("ge" | "gt" as fn, (a, b)) | Call("lt" | "le" as fn, (b, a)):
+            pass
+        case _:
+            return None
+    if not is_index(a) or not is_index(b):
+        return None
+    strict = fn in ("gt", "lt")
+    difference = Call("sub", (Call("sub", (a, b)), Const(int(strict))))
+    constant, terms = algebra.affine(algebra.simplify(difference, extents))
+    match list(terms.items()):
+        case [(Call("floordiv", (whole, Const(int(q)))), 1)] if type(q) is int and q > 0:
+            constant, terms = algebra.affine(Call("add", (whole, Const(constant * q))))
+        case [(Call("floordiv", (whole, Const(int(q)))), -1)] if type(q) is int and q > 0:
+            # a // q <= c: a < (c + 1) * q
+            least = Const(constant * q + q - 1)
+            constant, terms = algebra.affine(Call("sub", (least, whole)))
+    factor = terms.pop(Sym(name), 0)
+    if factor == 0 or any(name in names(atom) for atom in terms):
+        return None
+    if any(type(number) is not int for number in (constant, factor, *terms.values())):
+        return None
+    rest = algebra.from_affine(constant, terms)
+    whole = Call("floordiv", (rest, Const(abs(factor))))
+    bound = Call("neg", (whole,)) if factor > 0 else Call("add", (whole, Const(1)))
+    return Limit("max" if factor > 0 else "min", algebra.simplify(bound, extents))
+
+
+def without_exact(expr: Expr) -> Expr:
+    """Replace exact divisions by floor divisions: their condition is asked for elsewhere."""
+
+    def visit(node: Expr) -> Expr:
+        if isinstance(node, Call) and node.fn == "exactdiv":
+            return Call("floordiv", node.args)
+        return node
+
+    return transform(expr, visit)
+
+
+def exactness_of(expr: Expr) -> list[Expr]:
+    """Return the condition that this node, if an exact division, has no remainder."""
+    match expr:
+        case Call("exactdiv", (a, q)):
+            return [Call("eq", (Call("mod", (without_exact(a), q)), Const(0)))]
+    return []
+
+
+def exactness(entry: Expr) -> list[Expr]:
+    """Return the conditions that the exact divisions in an index have no remainder."""
+    return [condition for node in walk(entry) for condition in exactness_of(node)]

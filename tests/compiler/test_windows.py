@@ -1,0 +1,89 @@
+"""Windows over images, beside torch in float64: edges, ties, NaN, types and layouts."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import tilewright as tw
+
+Compute = Callable[[torch.Tensor], torch.Tensor]
+WINDOWS: dict[str, tuple[Compute, tuple[int, ...]]] = {
+    "max 3/2": (lambda x: F.max_pool2d(x, 3, 2, 1), (2, 3, 21, 34)),
+    "max 2/2": (lambda x: F.max_pool2d(x, 2), (2, 3, 18, 20)),
+    "max 3/1": (lambda x: F.max_pool2d(x, 3, 1, 1), (2, 3, 9, 17)),
+    "max ceil": (lambda x: F.max_pool2d(x, 3, 2, ceil_mode=True), (2, 3, 20, 24)),
+    "max apart": (lambda x: F.max_pool2d(x, 3, 2, 1, dilation=2), (2, 3, 17, 29)),
+    "max places": (
+        lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True)[1].double(),
+        (2, 3, 21, 34),
+    ),
+    "max of a line": (lambda x: F.max_pool1d(x, 3, 2, 1), (2, 3, 67)),
+    "max of a room": (lambda x: F.max_pool3d(x, 3, 2, 1), (1, 2, 7, 6, 20)),
+    "max of no image": (lambda x: F.max_pool2d(x, 3, 2, 1), (0, 3, 21, 34)),
+    "mean 3/1": (lambda x: F.avg_pool2d(x, 3, 1, 1), (2, 3, 9, 17)),
+    "mean 3/2": (lambda x: F.avg_pool2d(x, 3, 2, 1), (2, 3, 18, 34)),
+    "mean inside": (
+        lambda x: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False),
+        (2, 3, 18, 34),
+    ),
+    "mean ceil": (lambda x: F.avg_pool2d(x, 3, 2, 1, ceil_mode=True), (2, 3, 20, 35)),
+    "adaptive mean": (lambda x: F.adaptive_avg_pool2d(x, (7, 9)), (2, 3, 13, 30)),
+    "adaptive max": (lambda x: F.adaptive_max_pool2d(x, (7, 9)), (2, 3, 13, 30)),
+}
+
+
+def beside_torch(compute: Compute, x: torch.Tensor, tolerance: float) -> None:
+    """Compare a function and its gradient with torch's own in float64."""
+    wide = x.double().requires_grad_()
+    near = x.clone(memory_format=torch.preserve_format).requires_grad_()
+    expected = compute(wide)
+    found = tw.compile(compute, near)(near)
+    torch.testing.assert_close(
+        found.double(), expected, rtol=tolerance, atol=tolerance, equal_nan=True
+    )
+    if not expected.requires_grad:
+        return
+    change = torch.randn(expected.shape, dtype=torch.float64).to(x.dtype)
+    (theirs,) = torch.autograd.grad(expected, wide, change.double())
+    (ours,) = torch.autograd.grad(found, near, change.to(found.dtype))
+    torch.testing.assert_close(
+        ours.double(), theirs, rtol=tolerance, atol=tolerance, equal_nan=True
+    )
+
+
+@pytest.mark.parametrize("name", list(WINDOWS))
+def test_a_window_computes_what_torch_does(name: str) -> None:
+    compute, shape = WINDOWS[name]
+    torch.manual_seed(0)
+    beside_torch(compute, torch.randn(shape), 1e-5)
+
+
+@pytest.mark.parametrize("name", ["max 3/2", "max places", "max apart", "mean 3/2"])
+def test_a_window_keeps_ties_infinities_and_nan(name: str) -> None:
+    compute, shape = WINDOWS[name]
+    torch.manual_seed(1)
+    x = torch.randint(0, 3, shape).float()  # many ties: the first of them wins
+    x[0, 0] = float("-inf")
+    x[0, 1, 3, 5] = float("nan")
+    x[0, 1, 9, 12] = float("nan")  # in no window with the other: of two, torch says the last
+    x[1, 2, 0, 0] = float("inf")
+    beside_torch(compute, x, 1e-5)
+
+
+@pytest.mark.parametrize("name", ["max 3/2", "mean 3/2", "mean 3/1"])
+def test_a_window_reads_an_image_as_it_lies(name: str) -> None:
+    compute, shape = WINDOWS[name]
+    torch.manual_seed(2)
+    batch, channels, height, width = shape
+    beside_torch(compute, torch.randn(shape).to(memory_format=torch.channels_last), 1e-5)
+    beside_torch(compute, torch.randn(batch, channels, width, height).mT, 1e-5)
+    beside_torch(compute, torch.randn(batch, channels, height, 2 * width)[..., ::2], 1e-5)
+
+
+@pytest.mark.parametrize("name", ["max 3/2", "mean 3/2"])
+def test_a_window_of_bfloat16_is_rounded_once(name: str) -> None:
+    compute, shape = WINDOWS[name]
+    torch.manual_seed(3)
+    beside_torch(compute, torch.randn(shape).bfloat16(), 2**-7)

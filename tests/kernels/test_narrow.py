@@ -1,0 +1,112 @@
+"""Conditions as bounds of loops: what a condition says of a loop is exactly where it holds."""
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+from tests.kernels.harness import body
+
+from tilewright.base import algebra
+from tilewright.base.errors import LoopError
+from tilewright.base.expr import Call, Const, Expr, Sym
+from tilewright.graph.evaluate_scalar import apply, integers, literal
+from tilewright.kernels import emit
+from tilewright.kernels.body import canonical
+from tilewright.kernels.conditions import Limit, limit_of
+from tilewright.kernels.emit import solved_body
+from tilewright.kernels.loops import canonical_nest
+from tilewright.kernels.narrow import narrow
+from tilewright.kernels.plan import make_plan
+from tilewright.kernels.schedule import parallel, split
+
+EXTENTS = {"a": 7, "b": 5, "c": 4}
+
+
+def number_of(expr: Expr, env: dict[str, int]) -> int:
+    match expr:
+        case Const(value):
+            return int(literal(value).data)
+        case Sym(name):
+            return env[name]
+        case Call(fn, args):
+            terms = [integers(np.asarray(number_of(arg, env))) for arg in args]
+            return int(apply(fn, terms, wide=True).data)
+    raise AssertionError("integer arithmetic of loops")
+
+
+def an_index(r: random.Random) -> Expr:
+    """Return a sum of loops with factors, perhaps a quotient of one, perhaps plus another."""
+    total: Expr = Const(r.randrange(-9, 9))
+    for name in EXTENTS:
+        total = Call("add", (total, Call("mul", (Sym(name), Const(r.randrange(-3, 4))))))
+    if r.random() < 0.4:
+        total = Call("floordiv", (total, Const(r.randrange(1, 5))))
+    if r.random() < 0.3:
+        other = Call("floordiv", (Sym(r.choice("abc")), Const(2)))
+        total = Call(r.choice(("add", "sub")), (total, other))
+    return total
+
+
+def test_a_limit_holds_where_the_condition_does_and_nowhere_else() -> None:
+    r = random.Random(0)
+    found = 0
+    for _ in range(600):
+        fn = r.choice(("lt", "le", "gt", "ge"))
+        condition = Call(fn, (an_index(r), an_index(r) if r.random() < 0.3 else Const(4)))
+        limit = limit_of(condition, "a", EXTENTS)
+        if limit is None:
+            continue
+        found += 1
+        for values in itertools.product(*map(range, EXTENTS.values())):
+            env = dict(zip(EXTENTS, values, strict=True))
+            bound = number_of(limit.bound, env)
+            inside = env["a"] >= bound if limit.fn == "max" else env["a"] < bound
+            assert inside == bool(number_of(condition, env)), (condition, limit, env)
+    assert found > 250
+
+
+def test_a_condition_that_no_bound_can_say_has_no_limit() -> None:
+    a, b = Sym("a"), Sym("b")
+    half = Call("floordiv", (a, Const(2)))
+    for condition in (
+        Call("ge", (b, Const(2))),
+        Call("eq", (a, b)),
+        Call("ge", (Call("add", (a, half)), Const(2))),
+        Call("ge", (Call("mod", (a, Const(3))), Const(1))),
+    ):
+        assert limit_of(condition, "a", EXTENTS) is None
+    ceiling = limit_of(Call("ge", (Call("mul", (a, Const(2))), b)), "a", EXTENTS)
+    assert ceiling is not None
+    assert ceiling.fn == "max"
+    assert algebra.simplify(ceiling.bound, EXTENTS) == ceiling.bound
+
+
+WINDOW = body(
+    {"x": "f32[2, 17, 40]"},
+    {"y": "f32[2, 9, 20]: y[c<2, h<9, w<20] max= x[c, h*2+i-1, w*2+j-1] for i<3, j<3"},
+)
+
+
+def test_a_window_asks_nothing_inside_of_its_loops() -> None:
+    text = emit(WINDOW, check=True).text
+    assert "const float x0 = a0[" in text
+    assert "s0_has[r2] = 1;" in text
+
+
+def test_a_loop_in_steps_and_one_of_threads_are_refused() -> None:
+    plain = solved_body(canonical(WINDOW, {}))
+    plan = make_plan(plain)
+    assert not isinstance(plan, str)
+    nest = canonical_nest(plain, plan.regions[0])
+    with pytest.raises(LoopError, match="a loop that may begin anywhere"):
+        narrow(split(nest, "r0", 2, "m"), "m")
+    with pytest.raises(LoopError, match="a loop that may begin anywhere"):
+        narrow(parallel(nest, "r0"), "r0")
+
+
+def test_limits_are_equal_by_what_they_say() -> None:
+    less = Call("lt", (Sym("a"), Call("add", (Sym("b"), Const(1)))))
+    most = Call("le", (Sym("a"), Sym("b")))
+    assert limit_of(less, "a", EXTENTS) == limit_of(most, "a", EXTENTS)
+    assert isinstance(limit_of(most, "a", EXTENTS), Limit)
