@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from tests.sweep import few
 from torch import nn
 
@@ -131,6 +132,83 @@ def test_a_result_may_be_changed_in_place_afterwards() -> None:
         found.append((y.detach(), z.detach(), x.grad))
     for mine, theirs in zip(found[1], found[0], strict=True):
         torch.testing.assert_close(mine, theirs)
+
+
+OWN_RESULT: dict[str, Callable[[Tensor], Any]] = {
+    "softmax": lambda x: x.softmax(-1),
+    "exponential": lambda x: (x @ x.mT).exp(),
+    "twice": lambda x: (lambda y: (y, y))(x.softmax(0)),
+    "after another": lambda x: (x.sin(), (x @ x.mT / 9).tanh()),
+}
+
+
+def _all(results: Any) -> tuple[Tensor, ...]:
+    return results if isinstance(results, tuple) else (results,)
+
+
+@pytest.mark.parametrize("name", OWN_RESULT)
+def test_a_result_that_its_own_derivative_reads_is_kept_without_a_copy(name: str) -> None:
+    fn = OWN_RESULT[name]
+    x = torch.randn(5, 40, dtype=torch.float64)
+    mine, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
+    ours = tw.compile(fn, mine)
+    pairs = [(_all(ours(mine)), mine), (_all(fn(theirs)), theirs)]
+    weights = [torch.randn_like(result) for result in pairs[0][0]]
+    for _ in range(2):
+        for results, _ in pairs:
+            torch.autograd.backward(results, weights, retain_graph=True)
+        torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-12, atol=1e-13)
+    (forward, _), *_ = ours._runs.pairs.values()
+    assert len(forward.program.outputs) == len(set(_all(fn(x))))
+    for results, _ in pairs:
+        with torch.no_grad():
+            results[-1].mul_(2)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            torch.autograd.backward(results, weights)
+
+
+def _relu_and_what_it_was_given(x: Tensor) -> tuple[Tensor, Tensor]:
+    h = x * 3 - 1
+    return h, h.relu()
+
+
+def _recurrent(x: Tensor) -> tuple[Tensor, Tensor]:
+    h, steps = x[0], []
+    for row in x:
+        h = torch.tanh(h * 0.5 + row)
+        steps.append(h)
+    return torch.stack(steps), h
+
+
+def _attention(x: Tensor) -> tuple[Tensor, Tensor]:
+    return F.scaled_dot_product_attention(x, x, x), x.sum(0)
+
+
+@pytest.mark.parametrize("fn", [_relu_and_what_it_was_given, _recurrent, _attention])
+def test_a_result_of_which_eager_keeps_something_else_may_be_changed(
+    fn: Callable[[Tensor], tuple[Tensor, Tensor]],
+) -> None:
+    found = []
+    for call in (fn, compiled(fn)):
+        x = torch.linspace(-1, 1, 144, dtype=torch.float64).view(12, 12).requires_grad_()
+        h, y = call(x)
+        h.mul_(-1)
+        (h.sum() + (y * y.detach()).sum()).backward()
+        found.append(x.grad)
+    torch.testing.assert_close(found[1], found[0], rtol=1e-12, atol=1e-13)
+
+
+def test_memory_of_a_result_that_is_kept_backward_is_not_used_again_before() -> None:
+    x, z = (torch.randn(1024, 512).requires_grad_() for _ in range(2))
+    ours = compiled(OWN_RESULT["softmax"])
+    weight = torch.randn(1024, 512)
+    loss = (ours(x) * weight).sum()  # nobody has the result any more: the backward alone
+    for _ in range(3):
+        ours(z)
+    loss.backward()
+    exact = x.detach().double().requires_grad_()
+    (exact.softmax(-1) * weight).sum().backward()
+    torch.testing.assert_close(x.grad, exact.grad.float(), rtol=1e-4, atol=1e-6)
 
 
 def test_results_of_one_call_outlive_the_next() -> None:

@@ -13,7 +13,7 @@ from tilewright.autodiff.forward import Pushed, forward
 from tilewright.autodiff.forward_formula import change_names, forward_formula
 from tilewright.autodiff.resolve import resolve
 from tilewright.autodiff.reverse import Joint, add_formula, full, reverse
-from tilewright.autodiff.split import Split, split
+from tilewright.autodiff.split import Split, own_results, split
 
 __all__ = [
     "Adjoint",
@@ -31,6 +31,7 @@ __all__ = [
     "forward_formula",
     "full",
     "other_terms",
+    "own_results",
     "resolve",
     "reverse",
     "reverse_formula",

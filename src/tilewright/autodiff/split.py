@@ -33,12 +33,12 @@ _INFINITE = float("inf")
 class Split:
     """A forward and a backward graph.
 
-    forward: the original inputs to (outputs, then kept values).  backward: (kept values, then
-    tangents) to the gradients that exist, in the order asked for.  kept: for each kept value, the
-    backward's name for it and the forward's: an input of the forward, handed over as it came, or
-    an output.  outputs: how many outputs the forward had before.  gradients: for each value
-    differentiated for, its position in the backward's outputs, or None.  depends: for each gradient
-    of the backward, which of the tangents (by their order) reach it.
+    forward: the original inputs to (outputs, then kept values that are none of these).  backward:
+    (kept values, then tangents) to the gradients that exist, in the order asked for.  kept: for
+    each kept value, the backward's name for it and the forward's: an input of the forward, handed
+    over as it came, or an output.  outputs: how many outputs the forward had before.  gradients:
+    for each value differentiated for, its position in the backward's outputs, or None.  depends:
+    for each gradient of the backward, which of the tangents (by their order) reach it.
     """
 
     forward: Graph
@@ -50,10 +50,17 @@ class Split:
     depends: tuple[frozenset[int], ...]
 
 
-def split(joint: Joint, *, dear: frozenset[str] = frozenset()) -> Split:
+def split(
+    joint: Joint,
+    *,
+    dear: frozenset[str] = frozenset(),
+    given: frozenset[str] = frozenset(),
+) -> Split:
     """Cut a joint graph at the values that are cheapest to keep.
 
     dear: inputs that cost as much to keep as any value: they are not there later by themselves.
+    given: outputs that the backward takes as they are where it needs them; of others it takes a
+    copy, which the forward gives after all outputs.
     """
     graph = joint.graph
     count = len(graph.outputs) - sum(position is not None for position in joint.gradients)
@@ -66,12 +73,13 @@ def split(joint: Joint, *, dear: frozenset[str] = frozenset()) -> Split:
     made = {name for name in values if name in updated or name not in _input_names(graph)}
     tangent_names = {name for _, name in joint.tangents}
     order = [name for name in values if name in kept]
+    alone = made - given
     copies = _copies([values[name] for name in order if name in updated])
     forward = Graph(
         f"{graph.name}.forward",
         tuple(value for value in graph.inputs if value.name not in tangent_names),
         (*(node for node in copies.values()), *early),
-        (*graph.outputs[:count], *(_saved(values[n], copies) for n in order if n in made)),
+        (*graph.outputs[:count], *(_saved(values[n], copies) for n in order if n in alone)),
         graph.updates,
         tuple(item for item in graph.roles if item[0] not in tangent_names),
     )
@@ -93,6 +101,24 @@ def split(joint: Joint, *, dear: frozenset[str] = frozenset()) -> Split:
     return Split(
         prune(forward), prune(backward), count, sources, joint.tangents, positions, depends
     )
+
+
+def own_results(joint: Joint) -> frozenset[str]:
+    """Return the outputs that only the derivative of what made them can read (softmax, exp).
+
+    Eager keeps these too, and refuses a backward after their owner has changed them.  Of others it
+    may have kept something else (relu its result, not what it was given; attention and loops what
+    they are made of), so that their owner may change them.
+    """
+    graph = joint.graph
+    count = len(graph.outputs) - sum(position is not None for position in joint.gradients)
+    late = late_nodes(graph, joint)
+    early = [node for node in graph.nodes if node.outputs[0].name not in late]
+    updated = {position for _, position in graph.updates}
+    results = {value.name for k, value in enumerate(graph.outputs[:count]) if k not in updated}
+    whole = (node for node in early if not node.graphs and node.op != "attention")
+    made = {value.name for node in whole for value in node.outputs}
+    return frozenset((results & made) - {value.name for node in early for value in node.inputs})
 
 
 def cheapest(

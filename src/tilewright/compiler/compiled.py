@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tilewright.autodiff import Split, resolve, reverse, split
+from tilewright.autodiff import Split, own_results, resolve, reverse, split
 from tilewright.base.errors import UNKNOWN, MutationError, TilewrightError
 from tilewright.capture import Captured, Computed, Input, Mutation, capture_to_run
 from tilewright.compiler.built import Built
@@ -327,7 +327,7 @@ class Runs:
                 raise _overwritten(self.graph, name, self.graph.outputs[position])
         if not joint.tangents:
             return None
-        parts = split(joint)
+        parts = split(joint, given=own_results(joint))
         check_split(self.graph, names, parts)
         forward, backward = (
             build(graph, self.options) for graph in (parts.forward, parts.backward)
@@ -351,16 +351,15 @@ def pair_up(parts: Split, wanted: Sequence[int], updates: int) -> Pairing:
     """Say how a split's two graphs fit together, by positions.
 
     The Program's outputs are the graph's without the updates, which stand between the results and
-    the kept values.
+    the kept values that are no results.
     """
     results = parts.outputs - updates
     inputs = {value.name: k for k, value in enumerate(parts.forward.inputs)}
     updated = {position for _, position in parts.forward.updates}
     given = [v.name for k, v in enumerate(parts.forward.outputs) if k not in updated]
-    saved = []
-    for _, name in parts.kept:
-        at = inputs.get(name)
-        saved.append(at if at is not None else len(inputs) + given.index(name, results))
+    # Of a value that is a result and also kept alone, the last is the copy that nobody changes.
+    places = {name: len(inputs) + k for k, name in enumerate(given)} | inputs
+    saved = tuple(places[name] for _, name in parts.kept)
     taken = {value.name for value in parts.backward.inputs}
     assert {name for name, _ in parts.kept} <= taken, "the backward takes what was kept"
     gradients = tuple(k for k, at in zip(wanted, parts.gradients, strict=True) if at is not None)
@@ -370,4 +369,4 @@ def pair_up(parts: Split, wanted: Sequence[int], updates: int) -> Pairing:
     order = [*range(results), *(p for _, p in parts.forward.updates if p in reached)]
     tangents = tuple(order.index(position) for position in reached)
     written = tuple(inputs[name] for name in flowing)
-    return Pairing(results, tuple(saved), tangents, gradients, parts.depends, written)
+    return Pairing(results, saved, tangents, gradients, parts.depends, written)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tilewright.autodiff import Split, reverse, split
+from tilewright.autodiff import Split, own_results, reverse, split
 from tilewright.base.errors import SizesError
 from tilewright.base.sizes import Size, Sizes
 from tilewright.graph.ir import Graph
@@ -76,7 +76,8 @@ def check_split(graph: Graph, wanted: Sequence[str], parts: Split) -> None:
     other = other_example(sizes)
     if other is None:
         raise _too_few(graph.name, sizes)
-    again = split(reverse(moved(graph, other), wanted))
+    joint = reverse(moved(graph, other), wanted)
+    again = split(joint, given=own_results(joint))
     for ours, theirs in ((parts.forward, again.forward), (parts.backward, again.backward)):
         _compare(graph.name, show_graph(ours), show_graph(theirs), sizes, other)
 
