@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import tilewright as tw
-from tilewright.base.errors import CacheWarning
+from tilewright.base.errors import CacheWarning, ProgramError
 from tilewright.compiler import pipeline, remembered
 from tilewright.compiler.assemble import Assembled
 from tilewright.compiler.choices import Answer
@@ -163,6 +163,25 @@ def test_what_old_code_made_is_not_kept_as_what_new_code_would(
     with monkeypatch.context() as edited:
         edited.setattr(remembered, "_code", lambda: "edited since it was imported")
         _step()
+    assert not (tmp_path / "programs").exists()
+    _step()
+    assert len(made) == 2
+
+
+def test_a_program_that_breaks_a_rule_is_not_kept(
+    made: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What is kept is believed to break none."""
+    assemble = pipeline.assemble
+
+    def too_small(*given: Any, **named: Any) -> Assembled:
+        assembled = assemble(*given, **named)
+        return replace(assembled, program=replace(assembled.program, arena_bytes=8))
+
+    with monkeypatch.context() as broken:
+        broken.setattr(pipeline, "assemble", too_small)
+        with pytest.raises(ProgramError, match="not inside the arena"):
+            _step()
     assert not (tmp_path / "programs").exists()
     _step()
     assert len(made) == 2

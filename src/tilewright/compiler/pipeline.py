@@ -91,8 +91,9 @@ def build(graph: Graph, options: Options | None = None, store: Store | None = No
             if program.sizes is not None:
                 check_other_example(graph, program, lambda other: _program(other, options, store))
                 watch.lap("check sizes")
-            remember(key, program, reasons.answers)
         executable = Executable(program, ahead.toolchain(), verified=found)
+        if reasons is not None:  # what breaks a rule was refused by now
+            remember(key, program, reasons.answers)
     watch.lap("compile kernels")
     why = functools.cache(lambda: reasons or _reasons(graph, options, store, Stopwatch()))
     return Built(graph, program, executable, tuple(watch.laps), why, options.target)

@@ -59,14 +59,14 @@ def remembered(key: str | None, options: Options) -> Program | None:
         answers = [Answer(*answer) for answer in json.loads(first)]
         if any(choices.answer(one.kernel, one.recipe) != one for one in answers):
             return None
-        return from_bytes(saved)
+        return from_bytes(saved, verified=True)
     except (ProgramError, TypeError, ValueError):
         return None  # of another format
 
 
 def remember(key: str | None, program: Program, answers: tuple[Answer, ...]) -> None:
-    """Keep a Program under a key, with what was asked for it; not where files were edited since
-    this process read them."""
+    """Keep a Program that breaks no rule under a key, with what was asked for it; not where files
+    were edited since this process read them."""
     if key is not None and _code() == _CODE:
         first = json.dumps([(one.kernel, one.recipe, one.measured) for one in answers])
         _programs().put(key, first.encode() + b"\n" + to_bytes(program))

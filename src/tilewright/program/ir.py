@@ -62,6 +62,7 @@ This module knows structs only; `verify`, `syntax` and `store` work on them.
 
 from dataclasses import dataclass
 from os import PathLike
+from typing import cast
 
 from tilewright.base.dtypes import DType
 from tilewright.base.errors import UNKNOWN, Origin
@@ -134,9 +135,9 @@ class Buffer:
     @property
     def shape(self) -> tuple[int, ...]:
         """The extents, all of them ints."""
-        shape = tuple([dim for dim in self.type.shape if isinstance(dim, int)])
-        assert len(shape) == self.type.rank, f"{self.name}: {self.type.shape} is not static"
-        return shape
+        for dim in self.type.shape:
+            assert isinstance(dim, int), f"{self.name}: {self.type.shape} is not static"
+        return cast(tuple[int, ...], self.type.shape)
 
     @property
     def dtype(self) -> DType:

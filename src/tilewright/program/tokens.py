@@ -7,6 +7,7 @@ line's number; nothing of the text is ever evaluated.  This module does not know
 import json
 import re
 from collections.abc import Callable
+from string import ascii_letters, digits
 from typing import NoReturn, TypeVar
 
 from tilewright.base.algebra import simplify
@@ -19,14 +20,18 @@ from tilewright.program.refusal import COMPILE_AGAIN
 
 TOKEN = re.compile(
     r"""(?:
-    (?P<string>"(?:[^"\\]|\\.)*")
-    | (?P<number>-?(?:\d+\.\d+(?:e[-+]?\d+)?|\d+e[-+]?\d+|\d+)|-inf\b)
-    | (?P<name>[A-Za-z_][A-Za-z0-9_.]*)
-    | (?P<mark>->|[()\[\]{}=,;:%$])
+    "[^"\\]*(?:\\.[^"\\]*)*"
+    | -?(?:[0-9]+\.[0-9]+(?:e[-+]?[0-9]+)?|[0-9]+e[-+]?[0-9]+|[0-9]+) | -inf\b
+    | [A-Za-z_][A-Za-z0-9_.]*
+    | -> | [()\[\]{}=,;:%$]
     )[ ]*""",
     re.VERBOSE,
 )
-END = ("end", "")
+END = ""
+STRING, NUMBER, NAME = "string", "number", "name"
+KINDS = dict.fromkeys(f"{ascii_letters}_", NAME) | dict.fromkeys(f"{digits}-", NUMBER)
+KINDS |= {'"': STRING}
+"""What a token is, by how it begins; marks are none of these, `->` among them."""
 MOST_DIGITS = 20
 DEEPEST = 32
 PLAIN: dict[str, Template] = {"none": None, "true": True, "false": False, "nan": float("nan")}
@@ -41,28 +46,17 @@ class Line:
         self.text = text
         self.sizes = sizes
         self.number = number
-        self.tokens: list[tuple[str, str]] = []
         self.at = 0
         place = len(text) - len(text.lstrip(" "))
-        for match in TOKEN.finditer(text, place):
-            if match.start() != place:
-                break
-            kind = match.lastgroup
-            assert kind is not None, "every alternative of TOKEN is named"
-            self.tokens.append((kind, match[kind]))
-            place = match.end()
-        self.tokens.append(END)
-        if place < len(text):
-            self.refuse(
-                f"{text[place]!r} is no part of a program",
-                "a name, a number, a quoted text or one of -> ( ) [ ] { } = , ; : %",
-                repr(text[place : place + 8]),
-            )
+        found = TOKEN.findall(text, place)
+        self.tokens: list[str] = [*map(str.rstrip, found), END]
+        if sum(map(len, found)) < len(text) - place:
+            self._refuse_gap(place)
 
     def refuse(self, summary: str, expected: str, found: str = "") -> NoReturn:
         """Raise the error that names this line; found: the next token, if nothing is said."""
         shown = self.text if len(self.text) <= 100 else self.text[:97] + "..."
-        token = self.peek()[1]
+        token = self.peek()
         raise ProgramError(
             f"the text of a program does not parse: {summary}",
             expected=expected,
@@ -71,14 +65,25 @@ class Line:
             mend=COMPILE_AGAIN,
         )
 
-    def peek(self) -> tuple[str, str]:
-        """Return the kind and the text of the next token, END after the last."""
+    def _refuse_gap(self, place: int) -> NoReturn:
+        """Refuse what is no token, where it stands."""
+        for match in TOKEN.finditer(self.text, place):
+            if match.start() != place:
+                break
+            place = match.end()
+        self.refuse(
+            f"{self.text[place]!r} is no part of a program",
+            "a name, a number, a quoted text or one of -> ( ) [ ] { } = , ; : %",
+            repr(self.text[place : place + 8]),
+        )
+
+    def peek(self) -> str:
+        """Return the next token, END after the last."""
         return self.tokens[self.at]
 
     def take(self, word: str) -> bool:
-        """Move past the word if it is next; say whether it was."""
-        kind, text = self.peek()
-        if text == word and kind in ("name", "mark"):
+        """Move past the word, a name or a mark, if it is next; say whether it was."""
+        if self.tokens[self.at] == word:
             self.at += 1
             return True
         return False
@@ -86,25 +91,25 @@ class Line:
     def expect(self, word: str) -> None:
         """Move past the word, which must be next."""
         if not self.take(word):
-            self.refuse(f"{word!r} is missing before {self.peek()[1]!r}", repr(word))
+            self.refuse(f"{word!r} is missing before {self.peek()!r}", repr(word))
 
     def end(self) -> None:
         """Refuse unless all is taken."""
-        if self.peek() is not END:
-            self.refuse(f"{self.peek()[1]!r} is too much", "the end of the line")
+        if self.peek() != END:
+            self.refuse(f"{self.peek()!r} is too much", "the end of the line")
 
     def _token(self, kind: str) -> str:
-        found, text = self.peek()
-        if found != kind:
+        text = self.tokens[self.at]
+        if _kind(text) != kind:
             self.refuse(f"a {kind} is missing before {text!r}", f"a {kind}")
         self.at += 1
         return text
 
     def name(self) -> str:
-        return self._token("name")
+        return self._token(NAME)
 
     def string(self) -> str:
-        text = self._token("string")
+        text = self._token(STRING)
         try:
             value = json.loads(text)
         except ValueError:
@@ -116,7 +121,7 @@ class Line:
         """Read a number, or what varies: `$"n_0*64"`."""
         if self.take("$"):
             return self._size()
-        text = self._token("number")
+        text = self._token(NUMBER)
         if not text.lstrip("-").isdigit() or len(text) > MOST_DIGITS:
             self.refuse(
                 f"{text[:32]!r} is no integer in range",
@@ -172,10 +177,11 @@ class Line:
             return "list", *self.separated(lambda: self.template(depth + 1), "]")
         if self.take("("):
             return tuple(self.separated(lambda: self.template(depth + 1), ")"))
-        kind, text = self.peek()
-        if kind == "string":
+        text = self.peek()
+        kind = _kind(text)
+        if kind == STRING:
             return self.string()
-        if kind == "number":
+        if kind == NUMBER:
             return self._number()
         if text not in PLAIN and text != "inf":
             self.refuse(
@@ -186,6 +192,11 @@ class Line:
         return PLAIN.get(text, float("inf"))
 
     def _number(self) -> int | float:
-        if self.peek()[1].lstrip("-").isdigit():
+        if self.peek().lstrip("-").isdigit():
             return self.integer()
-        return float(self._token("number"))
+        return float(self._token(NUMBER))
+
+
+def _kind(token: str) -> str | None:
+    """Return STRING, NUMBER or NAME; None of a mark, and of END."""
+    return None if token == "->" else KINDS.get(token[:1])

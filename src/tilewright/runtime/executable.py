@@ -15,6 +15,7 @@ import numpy as np
 
 from tilewright import program as programs
 from tilewright.base.errors import LibraryCallError, OptionError, ShapeError
+from tilewright.base.uncollected import uncollected
 from tilewright.program import LibraryCall, Program, bind, parted, steps, values_of, verify
 from tilewright.runtime.arrays import Array, ArrayContext
 from tilewright.runtime.kept import Kept
@@ -231,6 +232,7 @@ class Executable:
         return TensorContext(self._tensor_plan())
 
 
+@uncollected()
 def load(path: str | os.PathLike[str]) -> Executable:
     """Load a saved Program and make it ready: call it with tensors, or with NumPy arrays.
 

@@ -443,7 +443,14 @@ def barriers(
 
 
 def _meet(ours: list[_Span], others: dict[str, list[_Span]]) -> bool:
-    return any(one.meets(other) for one in ours for other in others.get(one.space, ()))
+    for one in ours:
+        start, end = one.reach
+        for other in others.get(one.space, ()):
+            # First what most differ in: they are many, and a call for each would take long.
+            first, last = other.reach
+            if start < last and first < end and one.meets(other):
+                return True
+    return False
 
 
 def _span(view: View, buffers: dict[str, Buffer], launch: Launch) -> _Span:
