@@ -1,6 +1,7 @@
 """Convolutions of 3 x 3 are computed by Winograd's algorithm where that pays, and are right."""
 
 import threading
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ import torch.nn.functional as F
 
 import tilewright as tw
 from tilewright.compiler import winograd
+from tilewright.compiler.convolutions import foreseen
 
 HOW = "Winograd's F(2x2, 3x3)"
 
@@ -174,3 +176,35 @@ def test_a_small_stack_is_enough() -> None:
     finally:
         threading.stack_size(before)
     assert torch.equal(found[0], compiled(x, w))
+
+
+@pytest.mark.parametrize(("size", "channels"), [(24, 16), (24, 8), (25, 16)])
+def test_what_is_foreseen_is_what_a_training_step_calls(size: int, channels: int) -> None:
+    """Nothing where channels are too few or sizes are odd."""
+    net = torch.nn.Sequential(
+        torch.nn.Conv2d(16, channels, 3, padding=1), torch.nn.ReLU(), torch.nn.Flatten()
+    )
+    batch = torch.randn(2, 16, size, size), torch.zeros(2, channels * size**2)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    options = tw.Options(library=False)
+    step = tw.train_step(net, F.mse_loss, optimizer, *batch, options=options)
+    called = {one.name for one in step.program.kernels if one.name.startswith("winograd")}
+    seen = foreseen(step.built.source, options)
+    assert {one.name for one in seen if one.name.startswith("winograd")} == called
+    assert len(called) == (2 if size == 24 and channels == 16 else 0)
+    assert {one.name: one.text for one in seen}.items() <= {
+        (one.name, one.text) for one in step.program.kernels
+    }
+    assert foreseen(step.built.source, replace(options, winograd=False)) == ()
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_what_is_foreseen_is_what_a_frozen_net_calls(frozen: bool) -> None:
+    """Squares enough for kernels that are transformed once, too few for each call."""
+    net = torch.nn.Conv2d(16, 16, 3, padding=1).eval()
+    options = tw.Options(library=False, frozen=frozen)
+    with torch.no_grad():
+        compiled = tw.compile(net, torch.randn(1, 16, 14, 14), options=options)
+    called = [one.name for one in compiled.program.kernels if one.name.startswith("winograd")]
+    assert len(called) == frozen
+    assert [one.name for one in foreseen(compiled.captured.graph, options)] == called

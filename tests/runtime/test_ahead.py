@@ -51,6 +51,18 @@ def test_what_has_begun_is_not_compiled_again(
     assert sorted(made) == ["kernel shift", "segments.c", "the tables of a program"]
 
 
+def test_what_is_begun_twice_is_compiled_once(
+    made: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the cache keeps nothing."""
+    monkeypatch.setenv("TILEWRIGHT_CACHE_MIB", "0")
+    with Ahead("") as ahead:
+        for one in PROGRAM.kernels * 3:
+            ahead.begin(one)
+        assert ran(PROGRAM, ahead.toolchain())
+    assert made.count("kernel shift") == 1
+
+
 def test_what_a_cache_has_is_not_compiled_again(made: list[str]) -> None:
     assert ran(PROGRAM, None)
     made.clear()

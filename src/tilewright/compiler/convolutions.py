@@ -18,13 +18,16 @@ from tilewright.autodiff import full
 from tilewright.base.dtypes import DType
 from tilewright.compiler.choices import OWN, Asked, Choices, alone
 from tilewright.compiler.depthwise import is_depthwise
+from tilewright.compiler.options import Options
+from tilewright.compiler.varying import sizes_of
 from tilewright.compiler.windows import is_product, multiply
-from tilewright.compiler.winograd import is_winograd
+from tilewright.compiler.winograd import is_winograd, winograd_functions
 from tilewright.graph.build import Builder, sort
 from tilewright.graph.convolution import Convolution, classify_convolution
 from tilewright.graph.ir import LIBRARY, Attr, Graph, Node, TensorType, Value
 from tilewright.kernels import PRODUCT_DTYPES
-from tilewright.optimize import prepared, staying
+from tilewright.optimize import Expand, prepared, staying
+from tilewright.program import KernelSource
 from tilewright.tune import LIBRARY as BY_LIBRARY
 
 FORWARD = "aten.convolution.default"
@@ -52,7 +55,7 @@ class PlaceConvolutions:
     def __call__(self, graph: Graph) -> Graph:
         """Formulas that are convolutions --> products and library nodes with the same results."""
         found = dict(_find(graph))
-        kept = staying(graph) | prepared(graph) if self.frozen else frozenset[str]()
+        kept = _kept(graph, frozen=self.frozen)
         if not self.library:
             found = {name: one for name, one in found.items() if self._is_product(one, kept)}
         if not found:
@@ -88,7 +91,7 @@ class PlaceConvolutions:
         if not (alone_each or is_product(c)):
             return False
         ours = dtype in PRODUCT_DTYPES
-        stays = "weight" in one.values and one.values["weight"].name in kept
+        stays = one.stays(kept)
         fast = self.winograd and is_winograd(c, dtype, kept=stays)
         if fast and stays:
             return True  # what was measured transformed the kernels each time
@@ -107,6 +110,35 @@ class PlaceConvolutions:
             alone(one.node),
         )
         return self.choices.take(asked).choice == OWN
+
+
+def foreseen(graph: Graph, options: Options) -> tuple[KernelSource, ...]:
+    """Return the functions that a graph's convolutions will most likely be computed by.
+
+    They take the compiler longest, and what calls them is written when all else is decided.  Where
+    something else was measured to be faster, they are compiled for nothing.
+    """
+    if not options.winograd or sizes_of(graph) is not None:
+        return ()
+    graph = Expand(lambda node: "conv" not in node.op)(graph)
+    kept = _kept(graph, frozen=options.frozen)
+    kinds = {
+        (one.kind, one.dtype)
+        for _, one in _find(graph)
+        if is_product(one.convolution)
+        and is_winograd(one.convolution, one.dtype, kept=one.stays(kept))
+    }
+    functions = (
+        function
+        for kind in sorted(kinds, key=str, reverse=True)
+        for function in winograd_functions(*kind)
+    )
+    return tuple(KernelSource(*function) for function in dict.fromkeys(functions))
+
+
+def _kept(graph: Graph, *, frozen: bool) -> frozenset[str]:
+    """Return the values that stay from run to run."""
+    return staying(graph) | prepared(graph) if frozen else frozenset()
 
 
 RECIPE = 4
@@ -150,6 +182,10 @@ class _Found:
     @property
     def dtype(self) -> DType:
         return self.node.output.type.dtype
+
+    def stays(self, kept: Collection[str]) -> bool:
+        """Say whether its kernels are among the values that stay from run to run."""
+        return "weight" in self.values and self.values["weight"].name in kept
 
     def pairs_with(self, other: "_Found") -> bool:
         """Say whether both are gradients of the same convolution, given the same tangent."""

@@ -12,7 +12,7 @@ from tilewright.compiler.assemble import assemble
 from tilewright.compiler.attention import streams
 from tilewright.compiler.built import Built, Reasons, Stopwatch
 from tilewright.compiler.choices import Choices, choices_for
-from tilewright.compiler.convolutions import PlaceConvolutions
+from tilewright.compiler.convolutions import PlaceConvolutions, foreseen
 from tilewright.compiler.inplace import ReadBeforeUpdates
 from tilewright.compiler.library import served
 from tilewright.compiler.mask_gradients import ExpandBesideMasks
@@ -86,6 +86,8 @@ def build(graph: Graph, options: Options | None = None, store: Store | None = No
     found = program is not None
     with Ahead(options.target) as ahead:
         if program is None:
+            for function in foreseen(graph, options):
+                ahead.begin(function)
             reasons = _reasons(graph, options, store, watch, ahead.begin)
             program = reasons.assembled.program
             if program.sizes is not None:

@@ -89,6 +89,16 @@ def _pays_gradient(images: int, outputs: int, inputs: int, size: tuple[int, ...]
     return 16 * (squares * (inputs + outputs) + inputs * outputs) <= MOST_TRANSFORMED
 
 
+def winograd_functions(kind: str, dtype: DType) -> tuple[tuple[str, str], ...]:
+    """Return the names and texts of what kernels of such a convolution call.
+
+    kind: "forward", or of which operand it is the gradient, as `Convolution` says it.
+    """
+    if kind == "weight":
+        return winograd_gradient_text(dtype), tiles(dtype)
+    return (winograd_text(dtype),)
+
+
 def place_winograd(assembly: "Assembly", node: Node) -> bool:
     """Add what computes a node if it is such a convolution."""
     dtype = node.output.type.dtype

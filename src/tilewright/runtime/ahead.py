@@ -43,7 +43,8 @@ class Ahead:
     def begin(self, kernel: KernelSource) -> None:
         """Begin to compile a kernel; raise ToolchainError or OptionError if there is no compiler.
 
-        Where a compiler refuses the kernel, whoever builds with it is told.
+        What has begun is not begun again.  Where a compiler refuses the kernel, whoever builds with
+        it is told.
         """
         if self._found is None:
             self._found = find_toolchain(self._target)
@@ -58,5 +59,6 @@ class Ahead:
         return replace(self._found, started=self._jobs)
 
     def _submit(self, toolchain: Toolchain, name: str, text: str) -> None:
-        job = self._pool.submit(compiled, toolchain, name, text)
-        self._jobs[toolchain.key("object", text)] = job
+        key = toolchain.key("object", text)
+        if key not in self._jobs:
+            self._jobs[key] = self._pool.submit(compiled, toolchain, name, text)
