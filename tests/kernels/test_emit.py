@@ -331,6 +331,27 @@ BODIES: dict[str, tuple[Any, ...]] = {
         {"g": "f32[12, 40]", "t": "i64[12]", "z": "f32[9, 40]"},
         {"y": "f32[9, 40]: y[t[r<12] % 9, d<40] += g[r, d] from z"},
     ),
+    # Elements apart in the last dim, in others, and by a loop that is named twice.
+    "scatterplanes": (
+        {"g": "f32[3, 5, 24]", "t": "i64[3, 5, 24]"},
+        {"y": "f32[3, 5, 9]: y[b<3, c<5, t[b, c, r<24] % 9] += g[b, c, r]"},
+    ),
+    "scatterbetween": (
+        {"g": "f32[3, 5, 24]", "t": "i64[5, 24]"},
+        {"y": "f32[7, 5, 9, 3]: y[t[c, r] % 7, c<5, t[c, r<24] % 9, b<3] += g[b, c, r]"},
+    ),
+    "scattermiddle": (
+        {"g": "f32[3, 5, 24]", "t": "i64[5, 24]", "z": "f32[7, 5, 9]"},
+        {"y": "f32[7, 5, 9]: y[t[c, r] % 7, c<5, t[c, r<24] % 9] += g[b<3, c, r] from z"},
+    ),
+    "scattertwice": (
+        {"g": "f32[5, 24]", "t": "i64[5, 24]"},
+        {"y": "f32[5, 5, 9]: y[c<5, c, t[c, r<24] % 9] += g[c, r]"},
+    ),
+    "scatterpartly": (
+        {"g": "f32[5, 24]", "t": "i64[5, 24]"},
+        {"y": "f32[8, 9]: y[c<5, t[c, r<24] % 9] = g[c, r] where g[c, r] > 0 else 2"},
+    ),
     "scattermax": (
         {"g": "f32[12]", "t": "i64[12]"},
         {"y": "f32[9]: y[t[r<12] % 9] max= g[r] else 3"},

@@ -94,6 +94,11 @@ def test_a_kernel_is_named_by_its_text() -> None:
             "scatter: v0 lands where an index that is read says, 40 apart",
         ),
         (
+            {"g": "f32[4, 12, 40]", "t": "i64[4, 12, 40]"},
+            {"y": "f32[4, 12, 9]: y[b<4, c<12, t[b, c, r<40]] += g[b, c, r]"},
+            "scatter: v0 lands where an index that is read says, 4x12 apart",
+        ),
+        (
             {"x": "f32[8, 9, 10]"},
             {
                 "a": "f32[8, 9]: y[i<8, j<9] += x[i, j, k<10]",

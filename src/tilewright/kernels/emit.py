@@ -37,7 +37,7 @@ from tilewright.kernels.loops_text import show
 from tilewright.kernels.naive import can_slice, print_naive
 from tilewright.kernels.plan import Plan, make_plan
 from tilewright.kernels.rows import schedule_region
-from tilewright.kernels.scatter import apart_loop, print_scatter, scattered
+from tilewright.kernels.scatter import apart_loops, print_scatter, scattered
 from tilewright.kernels.support import print_support
 from tilewright.kernels.text import Block, Scope
 
@@ -160,8 +160,9 @@ def choose(body: Body) -> Choice:
         return Choice(plan.reason, plan=plan)
     scatter = scattered(body)
     if not isinstance(scatter, str):
-        loop = apart_loop(scatter)
-        how = f"{static_extents(scatter)[loop]} apart" if loop else "one after another"
+        loops, extents = apart_loops(scatter), static_extents(scatter)
+        how = "x".join(str(extents[name]) for name in loops)
+        how = f"{how} apart" if loops else "one after another"
         return Choice(f"scatter: {plan}, {how}", scatter=scatter)
     return Choice(f"naive: {plan}; {scatter}")
 

@@ -1,14 +1,18 @@
 """The recipe for results that land where a read index says: `y[ids[r], d] += dy[r, d]`.
 
 The idea: terms that land on one element must be met in order, by one thread.  A loop that the
-target names bare (`d`) keeps its elements apart, so it alone is cut into parts and runs innermost;
-each part fills its slice of the result, then goes through all the terms.
+target names bare (`d`) keeps its elements apart.  Where elements of the last dim are, that loop
+alone is cut into parts and runs innermost: each part fills its slice of the result, then goes
+through all the terms.  Else all such loops run outermost, and each of their iterations fills its
+piece of the result, then goes through the terms that land there: `y[c, t[c, r]] += dy[c, r]`.
 
 This recipe does not know operations other than `=` and `+=`, nor sums that need a wider type.
 """
 
+from collections.abc import Sequence
+
 from tilewright.base.expr import Call, Const, Expr, Read, Sym
-from tilewright.base.sizes import larger
+from tilewright.base.sizes import larger, same
 from tilewright.graph.ir import Formula
 from tilewright.kernels.body import (
     Body,
@@ -43,69 +47,108 @@ def scattered(body: Body) -> Formula | str:
     return formula
 
 
-def apart_loop(formula: Formula) -> str:
-    """Return the innermost loop that keeps target elements apart: named bare, over a whole dim."""
+def apart_loops(formula: Formula) -> tuple[str, ...]:
+    """Return the loops that keep target elements apart: each named bare, over a whole dim.
+
+    One that does so in the last dim comes alone: it runs innermost.  Others come in the target's
+    order: they run outermost.
+    """
     extents = static_extents(formula)
-    found = ""
+    found: dict[str, None] = {}
     for entry, extent in zip(formula.index, static_shape(formula.type), strict=True):
-        if isinstance(entry, Sym) and extents.get(entry.name) == extent:
-            found = entry.name
-    return found
+        if isinstance(entry, Sym) and same(extents.get(entry.name, -1), extent):
+            found[entry.name] = None
+    last = formula.index[-1]
+    return (last.name,) if isinstance(last, Sym) and last.name in found else tuple(found)
 
 
 def print_scatter(printer: Printer, formula: Formula, target: Memory, root: Scope) -> int:
     """Print the kernel's body; returns how many equal units its work can be cut into."""
-    extents, apart = static_extents(formula), apart_loop(formula)
+    extents, apart = static_extents(formula), apart_loops(formula)
     printer.extents.update(extents)
-    units = 1
-    if apart:
-        length = extents[apart]
-        units = larger(1, length // SLICE)
+    if _runs_innermost(formula, apart):
+        length = extents[apart[0]]
         root.add(f"const long low = {length} * part / parts, high = {length} * end / parts;")
-    _print_fill(printer, formula, target, apart, root)
+        head = f"for (long {apart[0]} = low; {apart[0]} < high; {apart[0]}++)"
+        _print_fill(printer, formula, target, apart, root, head)
+        _print_terms(printer, formula, target, apart, root, head)
+        units: int = larger(1, length // SLICE)
+        return units
+    units = volume([extents[name] for name in apart])
+    unit = root.inner(*apart)
+    below: int = 1
+    for name in reversed(apart):
+        before = "u" if same(below, 1) else f"u / {_factor(below)}"
+        unit.add(f"const long {name} = {before} % {_factor(extents[name])};")
+        below = below * extents[name]
+    _print_fill(printer, formula, target, apart, unit, "")
+    _print_terms(printer, formula, target, apart, unit, "")
+    bounds = f"u = {units} * part / parts; u < {units} * end / parts; u++"
+    root.attach(unit, f"for (long {bounds})" if apart else "")
+    return units
+
+
+def _runs_innermost(formula: Formula, apart: Sequence[str]) -> bool:
+    """Say whether the loop that keeps elements apart does so in the last dim."""
+    return bool(apart) and formula.index[-1] == Sym(apart[-1])
+
+
+def _factor(size: int) -> str:
+    return str(size) if type(size) is int else f"({size})"
+
+
+def _print_terms(
+    printer: Printer,
+    formula: Formula,
+    target: Memory,
+    apart: Sequence[str],
+    root: Scope,
+    innermost: str,
+) -> None:
+    """Print the loops over all terms; `innermost`: the head of the loop that keeps them apart."""
+    extents = static_extents(formula)
     scope, opened = root, []
     for loop in formula.loops:
-        if loop.name != apart:
+        if loop.name not in apart:
             inner = scope.inner(loop.name)
             head = f"for (long {loop.name} = 0; {loop.name} < {extents[loop.name]}; {loop.name}++)"
             opened.append((scope, inner, head))
             scope = inner
-    body = scope.inner(*([apart] if apart else []))
+    body = scope.inner(*apart)
     _print_term(printer, formula, target, body)
-    if apart:
+    if innermost:
         scope.add("#pragma GCC ivdep")
-    scope.attach(body, f"for (long {apart} = low; {apart} < high; {apart}++)" if apart else "")
+    scope.attach(body, innermost)
     for outer, inner, head in reversed(opened):
         outer.attach(inner, head)
-    return units
 
 
 def _print_fill(
-    printer: Printer, formula: Formula, target: Memory, apart: str, root: Scope
+    printer: Printer,
+    formula: Formula,
+    target: Memory,
+    apart: Sequence[str],
+    root: Scope,
+    innermost: str,
 ) -> None:
     shape = static_shape(formula.type)
-    at = next(
-        (k for k, entry in enumerate(formula.index) if apart and entry == Sym(apart)), len(shape)
-    )
-    others = [extent for k, extent in enumerate(shape) if k != at]
-    printer.extents["n"] = volume(others)
+    places = {name: formula.index.index(Sym(name)) for name in apart}
+    others = [k for k in range(len(shape)) if k not in places.values()]
+    steps = contiguous(tuple(shape[k] for k in others))
+    printer.extents["n"] = count = volume([shape[k] for k in others])
     outer = root.inner("n")
-    inner = outer.inner(*([apart] if apart else []))
-    index: list[Expr] = []
-    for k in range(len(shape)):
-        if k == at:
-            index.append(Sym(apart))
-            continue
-        rest = contiguous(tuple(others))[k - (k > at)]
-        digit = Call("floordiv", (Sym("n"), Const(rest)))
-        index.append(Call("mod", (digit, Const(shape[k]))))
+    inner = outer.inner(*apart)
+    index: list[Expr] = [*formula.index]
+    for k, step in zip(others, steps, strict=True):
+        digit = Call("floordiv", (Sym("n"), Const(step)))
+        index[k] = Call("mod", (digit, Const(shape[k])))
     fill = formula.fill
     value = Read(fill.tensor, tuple(index)) if isinstance(fill, Read) else fill
     term = printer.value(value, inner)
     place = printer.offset(printer.normal(Read("", tuple(index))), target, inner)
     inner.add(f"{target.pointer}[{place}] = {stored(term, target.dtype, printer.used)};")
-    outer.attach(inner, f"for (long {apart} = low; {apart} < high; {apart}++)" if apart else "")
-    root.attach(outer, f"for (long n = 0; n < {volume(others)}; n++)")
+    outer.attach(inner, innermost)
+    root.attach(outer, f"for (long n = 0; n < {count}; n++)")
 
 
 def _print_term(printer: Printer, formula: Formula, target: Memory, scope: Scope) -> None:
