@@ -61,7 +61,7 @@ def wins(op: str, term: str, best: str, dtype: DType) -> str:
     better = f"{term} {'>' if op == 'argmax=' else '<'} {best}"
     if dtype.kind != "float":
         return better
-    return f"({better} || {term} != {term}) && {best} == {best}"
+    return f"(({better}) | ({term} != {term})) & ({best} == {best})"
 
 
 def needs_mark(formula: Formula, *, always: bool) -> bool:

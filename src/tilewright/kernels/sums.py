@@ -9,11 +9,13 @@ This module does not know loops.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tilewright.base import algebra
 from tilewright.base.dtypes import BOOL, F32, F64, DType
 from tilewright.base.expr import Expr, Read
-from tilewright.base.sizes import greatest_of
+from tilewright.base.sizes import greatest_of, least_of
 from tilewright.graph.ir import Formula
 from tilewright.kernels.body import Body
+from tilewright.kernels.conditions import is_index
 from tilewright.kernels.conversion import convert, rounded
 from tilewright.kernels.expression import Printer
 from tilewright.kernels.functions import apply
@@ -21,6 +23,7 @@ from tilewright.kernels.reduce import BEST, accumulator, combined, identity, nee
 from tilewright.kernels.statement import Statement
 from tilewright.kernels.text import COMPARE, SUM, UNARY, Scope, Term, c_type
 
+LARGEST = 2**31 - 1
 LONG_SUM = 64  # terms that one accumulator takes before it is made a double
 
 
@@ -61,7 +64,7 @@ def declare(
     start = identity(formula.op, dtype).text
     scope.add(f"{c_type(dtype)} {name}[{length}];")
     inits = [f"{name}[l] = {start};"]
-    for array, c in ((mark, "int"), (at, "long")):
+    for array, c in ((mark, "int"), (at, _place_type(printer, statement))):
         if array:
             scope.add(f"{c} {array}[{length}];")
             inits.append(f"{array}[l] = 0;")
@@ -70,6 +73,18 @@ def declare(
         loop.add(line)
     scope.attach(loop, f"for (long l = 0; l < {length}; l++)")
     return Held(statement, name, dtype, mark, at, length)
+
+
+def _place_type(printer: Printer, statement: Statement) -> str:
+    """Return the C type of the indices that `argmax=` keeps: as wide as a float where they fit."""
+    at = statement.formula.at
+    limits = None
+    if at is not None and is_index(bound := statement.bound(at)):
+        limits = algebra.bounds(printer.simplify(bound), printer.extents)
+    small = (
+        limits is not None and least_of(limits[0]) >= -LARGEST and greatest_of(limits[1]) <= LARGEST
+    )
+    return "int" if small else "long"
 
 
 def present(printer: Printer, statement: Statement) -> tuple[Expr, ...]:
@@ -131,11 +146,21 @@ def _take_best(
     mark = convert(index, formula.type.dtype.compute)
     best = f"{held.name}[{slot}]"
     better = wins(formula.op, name, best, held.dtype)
+    taken = f"(!{held.mark}[{slot}]) | ({better})"
+    if held.length > 1:  # side by side with others: a choice of each is a vector's, a branch is not
+        if condition.literal is not True:
+            taken = f"{condition.at(SUM)} & ({taken})"
+        won = printer.fresh("won")
+        scope.add(f"const int {won} = {taken};")
+        place = f"({_place_type(printer, statement)}){mark.at(UNARY)}"
+        for array, value in ((held.name, name), (held.at, place), (held.mark, "1")):
+            scope.add(f"{array}[{slot}] = {won} ? {value} : {array}[{slot}];")
+        return
     inner = scope.inner()
     inner.add(f"{best} = {name};")
     inner.add(f"{held.at}[{slot}] = {mark.text};")
     inner.add(f"{held.mark}[{slot}] = 1;")
-    scope.attach(inner, f"if ({condition.at(COMPARE)} && (!{held.mark}[{slot}] || ({better})))")
+    scope.attach(inner, f"if ({condition.at(COMPARE)} && ({taken}))")
 
 
 def halve(printer: Printer, held: Held, scope: Scope) -> None:
