@@ -145,83 +145,63 @@ def _check_launch(launch: Launch, known: set[str]) -> None:
 
 def _check_buffer(buffer: Buffer, arena_bytes: int) -> None:
     name, shape = buffer.name, buffer.type.shape
-    require(
-        bool(NAME.fullmatch(name)),
-        f"{name!r} cannot be the name of a buffer",
-        "letters, digits, _ and ., neither a digit nor . first",
-        repr(name),
-    )
-    require(
-        buffer.kind in KINDS,
-        f"buffer {name!r} is of no known kind",
-        f"one of {', '.join(KINDS)}",
-        repr(buffer.kind),
-    )
-    require(
-        buffer.dtype.name in BY_NAME,
-        f"buffer {name!r} is of no known dtype",
-        f"one of {', '.join(BY_NAME)}",
-        buffer.dtype,
-    )
-    sound = all(isinstance(dim, int) and 0 <= dim <= LARGEST for dim in shape)
-    require(
-        sound,
-        f"the shape of buffer {name!r} is impossible",
-        f"extents from 0 to {LARGEST}",
-        list(shape),
-    )
-    fits = len(buffer.strides) == len(shape) and all(0 <= s <= LARGEST for s in buffer.strides)
-    require(
-        fits,
-        f"the strides of buffer {name!r} do not fit its shape",
-        f"{len(shape)} strides from 0 to {LARGEST}, for the shape {list(shape)}",
-        list(buffer.strides),
-    )
-    require(
-        buffer.bytes <= LARGEST,
-        f"buffer {name!r} is impossibly large",
-        f"at most {LARGEST} bytes",
-        f"{buffer.bytes} bytes",
-    )
-    _check_contents(buffer, arena_bytes)
+    if not NAME.fullmatch(name):
+        plain = "letters, digits, _ and ., neither a digit nor . first"
+        refuse(f"{name!r} cannot be the name of a buffer", plain, repr(name))
+    if buffer.kind not in KINDS:
+        kinds = f"one of {', '.join(KINDS)}"
+        refuse(f"buffer {name!r} is of no known kind", kinds, repr(buffer.kind))
+    if buffer.dtype.name not in BY_NAME:
+        dtypes = f"one of {', '.join(BY_NAME)}"
+        refuse(f"buffer {name!r} is of no known dtype", dtypes, buffer.dtype)
+    if not all(isinstance(dim, int) and 0 <= dim <= LARGEST for dim in shape):
+        extents = f"extents from 0 to {LARGEST}"
+        refuse(f"the shape of buffer {name!r} is impossible", extents, list(shape))
+    if len(buffer.strides) != len(shape) or not all(0 <= s <= LARGEST for s in buffer.strides):
+        refuse(
+            f"the strides of buffer {name!r} do not fit its shape",
+            f"{len(shape)} strides from 0 to {LARGEST}, for the shape {list(shape)}",
+            list(buffer.strides),
+        )
+    size = buffer.bytes
+    if size > LARGEST:
+        most = f"at most {LARGEST} bytes"
+        refuse(f"buffer {name!r} is impossibly large", most, f"{size} bytes")
+    _check_contents(buffer, size, arena_bytes)
 
 
-def _check_contents(buffer: Buffer, arena_bytes: int) -> None:
+def _check_contents(buffer: Buffer, size: int, arena_bytes: int) -> None:
     """Check what only some kinds of buffers have: data, and a place in the arena."""
-    name, end = buffer.name, buffer.offset + buffer.bytes
-    if buffer.kind == CONSTANT:
-        require(
-            len(buffer.data) == buffer.bytes,
+    name, end = buffer.name, buffer.offset + size
+    if buffer.kind == CONSTANT and len(buffer.data) != size:
+        refuse(
             f"constant {name!r} does not have the data its type asks for",
-            f"{buffer.bytes} bytes",
+            f"{size} bytes",
             f"{len(buffer.data)} bytes",
         )
-    else:
-        require(
-            not buffer.data,
+    if buffer.kind != CONSTANT and buffer.data:
+        refuse(
             f"buffer {name!r} has data but is no constant",
             "no data",
             f"{len(buffer.data)} bytes in a buffer of the kind {buffer.kind}",
         )
-    if buffer.kind == ARENA:
-        require(
-            buffer.offset % buffer.dtype.bytes == 0,
+    if buffer.kind != ARENA and buffer.offset != 0:
+        refuse(
+            f"buffer {name!r} has an offset but is not in the arena",
+            "the offset 0",
+            f"{buffer.offset} in a buffer of the kind {buffer.kind}",
+        )
+    if buffer.kind == ARENA and buffer.offset % buffer.dtype.bytes != 0:
+        refuse(
             f"buffer {name!r} is not aligned to its elements",
             f"an offset that {buffer.dtype.bytes} divides",
             buffer.offset,
         )
-        require(
-            buffer.offset >= 0 and end <= arena_bytes <= LARGEST,
+    if buffer.kind == ARENA and not (buffer.offset >= 0 and end <= arena_bytes <= LARGEST):
+        refuse(
             f"buffer {name!r} is not inside the arena",
             f"bytes 0 to {arena_bytes}, in an arena of at most {LARGEST}",
             f"bytes {buffer.offset} to {end}",
-        )
-    else:
-        require(
-            buffer.offset == 0,
-            f"buffer {name!r} has an offset but is not in the arena",
-            "the offset 0",
-            f"{buffer.offset} in a buffer of the kind {buffer.kind}",
         )
 
 

@@ -166,8 +166,9 @@ class _Timeline:
         for view in views:
             first, _ = self.spans.get(view.buffer, (self.now, self.now))
             self.spans[view.buffer] = (first, self.now)
-            moved = {loop for loop, step in zip(around, view.steps, strict=False) if step}
-            self.moving.setdefault(view.buffer, set()).update(moved)
+            moving = self.moving.setdefault(view.buffer, set())
+            if view.steps:
+                moving |= {loop for loop, step in zip(around, view.steps, strict=False) if step}
         self.now += 1
 
     def lifetimes(self) -> dict[str, tuple[int, int]]:

@@ -71,11 +71,24 @@ class Toolchain:
 
     def key(self, *parts: str) -> str:
         """Return the cache key of what this compiler makes from the parts."""
-        total = hashlib.sha256()
-        for part in (CACHE_FORMAT, *self.command, self.identity, *self.flags, processor(), *parts):
-            total.update(f"{len(part)}:".encode())
-            total.update(part.encode("utf-8", "surrogateescape"))
+        ours = (CACHE_FORMAT, *self.command, self.identity, *self.flags, processor())
+        total = _digest(ours).copy()
+        _add(total, parts)
         return total.hexdigest()
+
+
+@functools.lru_cache
+def _digest(parts: tuple[str, ...]) -> "hashlib._Hash":
+    """Return a digest so far: of what stands before all that one compiler makes."""
+    total = hashlib.sha256()
+    _add(total, parts)
+    return total
+
+
+def _add(total: "hashlib._Hash", parts: Sequence[str]) -> None:
+    for part in parts:
+        total.update(f"{len(part)}:".encode())
+        total.update(part.encode("utf-8", "surrogateescape"))
 
 
 def find_toolchain(target: str = NATIVE) -> Toolchain:
