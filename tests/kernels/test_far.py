@@ -10,6 +10,7 @@ from tilewright.graph.ir import Graph
 from tilewright.kernels.body import canonical
 from tilewright.kernels.emit import solved_body
 from tilewright.kernels.loops import Fetch, Item, Let, Loop, LoopNest, canonical_nest, walk
+from tilewright.kernels.loops_check import verify
 from tilewright.kernels.loops_text import parse, show
 from tilewright.kernels.plan import make_plan
 from tilewright.kernels.rows import schedule_region
@@ -78,6 +79,28 @@ def test_each_line_of_the_next_row_and_of_the_results_is_asked_for_once(
     assert parse(show(nest)) == nest
 
 
+@pytest.mark.parametrize(("dtype", "line"), [("f32", 16), ("bf16", 32), ("f64", 8)])
+@pytest.mark.parametrize("width", [64, 100, 128])
+def test_the_phase_after_the_only_sums_asks_for_the_next_row(
+    width: int, dtype: str, line: int
+) -> None:
+    full = f"{dtype}[5, {width}]"
+    graph = body(
+        {"p": full, "g": full, "w": f"{dtype}[{width}]"},
+        {
+            "d": f"{dtype}[5]: y[i<5] += p[i, j<{width}] * g[i, j]",
+            "x": f"{full}: y[i<5, j<{width}] = (g[i, j] - d[i]) * p[i, j] * w[j]",
+        },
+    )
+    nest = scheduled(graph)
+    starts = range(0, width // 32 * 32, line)
+    read = [(tensor, (row + 1, at)) for tensor in ("a0", "a1") for row in range(5) for at in starts]
+    written = [("v1", (row, at)) for row in range(5) for at in starts]
+    assert sorted(asked(nest.items, {})) == sorted([*read, *written])
+    assert parse(show(nest)) == nest
+    verify(nest)
+
+
 def test_rows_of_several_loops_go_on_in_the_innermost() -> None:
     nest = scheduled(softmax("4, 3", "i<4, k<3", 64))
     found = {
@@ -89,6 +112,13 @@ def test_rows_of_several_loops_go_on_in_the_innermost() -> None:
 NOTHING = {
     "rows that are too long": (softmax("2", "i<2", 32768), {}),
     "columns that lie apart": (softmax("5", "i<5", 128), {"x": (1, 5)}),
+    "rows that are too short": (
+        body(
+            {"x": "f32[6, 24]"},
+            {"t": "f32[6]: y[i<6] += x[i, j<24]", "y": "f32[6, 24]: y[i<6, j<24] = x[i, j] / t[i]"},
+        ),
+        {},
+    ),
     "one phase": (body({"x": "f32[6, 128]"}, {"y": "f32[6]: y[i<6] += x[i, j<128]"}), {}),
     "rows that are read again": (
         body(

@@ -2,7 +2,8 @@
 
 The idea: a processor looks ahead along what it reads, and a phase that computes from what is near
 reads nothing new: memory would have nothing to do.  So that phase asks for each line that the first
-one will read of the next row, and for each line of this row that will be written.
+one will read of the next row, and a phase before the last for each line of this row that will be
+written.
 
 This module does not know how the phases are made.
 """
@@ -20,37 +21,40 @@ LINE = 64  # bytes that memory is moved by
 ROW_BYTES = 64 << 10  # of a row at most: two of each tensor are near at a time
 
 
-def far_lines(
-    state: State,
-    region: Region,
-    groups: Sequence[Sequence[Statement]],
-    at: int,
-    block: Sym,
-    by: int,
+def next_row(
+    state: State, region: Region, first: Sequence[Statement], block: Sym, by: int
 ) -> list[Read]:
-    """Return one element of each line that phase `at` is to ask for, in blocks of columns.
+    """Return one element of each line that the first phase reads of the next row.
 
-    groups: the statements of the phases.  block: the first of `by` columns, the innermost ones.
+    block: the first of `by` columns, the innermost ones.
     """
-    row, inner = region.rows[-1], region.columns[-1]
-    reads = [read for one in groups[0] for read in state.reads(one)]
+    reads = [read for one in first for read in state.reads(one)]
     inputs = [read for read in dict.fromkeys(reads) if state.body.formula(read.tensor) is None]
-    later = [one for group in groups[at + 1 :] for one in group if not one.is_reduction]
-    results = [element_of(state, one) for one in later if one.name in state.body.outputs]
-    next_row: Expr = Call("add", (Sym(row), Const(1)))
-    found = []
-    for read, after in (
-        *((one, next_row) for one in inputs),
-        *((one, Sym(row)) for one in results),
-    ):
-        width = state.body.type(read.tensor).dtype.bytes
-        if not _runs_along(state, read, row, inner, ROW_BYTES // width):
-            continue
-        for column in range(0, by, LINE // width):
-            place = {row: after, inner: Call("add", (block, Const(column)))}
-            index = (state.simplify(substitute(entry, place)) for entry in read.index)
-            found.append(Read(read.tensor, tuple(index)))
-    return found
+    after = Call("add", (Sym(region.rows[-1]), Const(1)))
+    return [line for one in inputs for line in _lines(state, region, one, after, block, by)]
+
+
+def results(
+    state: State, region: Region, later: Sequence[Statement], block: Sym, by: int
+) -> list[Read]:
+    """Return one element of each line of this row that later phases write, as `next_row` does."""
+    made = (one for one in later if not one.is_reduction and one.name in state.body.outputs)
+    found = [element_of(state, one) for one in made]
+    this = Sym(region.rows[-1])
+    return [line for one in found for line in _lines(state, region, one, this, block, by)]
+
+
+def _lines(
+    state: State, region: Region, read: Read, row: Expr, block: Sym, by: int
+) -> Iterator[Read]:
+    here, inner = region.rows[-1], region.columns[-1]
+    width = state.body.type(read.tensor).dtype.bytes
+    if not _runs_along(state, read, here, inner, ROW_BYTES // width):
+        return
+    for column in range(0, by, LINE // width):
+        place = {here: row, inner: Call("add", (block, Const(column)))}
+        index = (state.simplify(substitute(entry, place)) for entry in read.index)
+        yield Read(read.tensor, tuple(index))
 
 
 def _runs_along(state: State, read: Read, row: str, inner: str, most: int) -> bool:

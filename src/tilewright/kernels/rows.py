@@ -22,7 +22,7 @@ from tilewright.base import algebra
 from tilewright.base.expr import Call, Const, Expr, Read, Sym
 from tilewright.base.sizes import greatest_of, nominal
 from tilewright.kernels.body import volume
-from tilewright.kernels.far import far_lines
+from tilewright.kernels.far import next_row, results
 from tilewright.kernels.keep import KEEP_BYTES, element_of, wanted_later
 from tilewright.kernels.loops import Buffer, Loop, LoopNest, Sums, columns_of, named, phases
 from tilewright.kernels.narrow import narrow
@@ -93,6 +93,9 @@ def _side_by_side(
     sums = [statement for statement in group if statement.is_reduction]
     inner, lanes, slot = columns[-1], 1, Const(0)
     if not sums:
+        if at and group == (groups := phases(region))[-1] and _asks(nest, region, groups):
+            nest = block(nest, inner, LANES, f"b{at}", f"l{at}", of=of)
+            inner = f"l{at}"
         return vectorize(nest, inner, of=of)
     if not any(statement.formula.op in BEST for statement in sums):
         usual = nominal(extents[inner])
@@ -137,16 +140,37 @@ def _with_kept(
     return nest
 
 
+def _asks(nest: LoopNest, region: Region, groups: list[list[Statement]]) -> bool:
+    """Say whether the last phase is to go by blocks, so that it may ask for the next row: none
+    between the first and it does, and there is something to ask for."""
+    at, columns = len(groups) - 1, columns_of(region, groups[-1][0])
+    length = dict(region.extents)[columns[-1]]
+    if not region.rows or columns != region.columns or type(length) is not int or length < LANES:
+        return False
+    blocks = [bool(named(nest, f"b{k}")) for k in range(at)]
+    if not any(blocks) or any(blocks[1:]):
+        return False
+    return bool(next_row(_state_of(nest, region), region, groups[0], Sym(f"b{at}"), LANES))
+
+
 def _with_fetched(nest: LoopNest, region: Region) -> LoopNest:
-    """Ask for what is far in the last phase that goes by blocks, if it is not the first."""
-    groups = phases(region)
-    blocks = [named(nest, f"b{at}") for at in range(1, len(groups))]
-    at = max((at for at, loops in enumerate(blocks, 1) if loops), default=0)
+    """Ask for what is far in the last phase that goes by blocks, if it is not the first; for what
+    that phase writes itself, in the first."""
+    groups, state = phases(region), _state_of(nest, region)
+    whole = (k for k, group in enumerate(groups) if columns_of(region, group[0]) == region.columns)
+    blocks = {at: loops[0] for at in whole if (loops := named(nest, f"b{at}"))}
+    at = max(blocks, default=0)
     if not at or not region.rows:
         return nest
-    loop = blocks[at - 1][0]
-    lines = far_lines(_state_of(nest, region), region, groups, at, Sym(loop.name), loop.step)
-    return fetch(nest, loop.name, lines)
+    here, later = blocks[at], [one for group in groups[at + 1 :] for one in group]
+    lines = next_row(state, region, groups[0], Sym(here.name), here.step)
+    lines += results(state, region, later, Sym(here.name), here.step)
+    nest = fetch(nest, here.name, lines)
+    if 0 not in blocks:
+        return nest
+    first = blocks[0]
+    own = results(state, region, groups[at], Sym(first.name), first.step)
+    return fetch(nest, first.name, own)
 
 
 def _state_of(nest: LoopNest, region: Region) -> State:
