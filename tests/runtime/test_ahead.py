@@ -1,5 +1,6 @@
 """What is compiled while a Program is being made is compiled once, and waited for where it is."""
 
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from tilewright.base.errors import ToolchainError
 from tilewright.program import Program
 from tilewright.runtime import Ahead, Executable, Toolchain
 from tilewright.runtime import toolchain as module
+from tilewright.runtime.ahead import TURN
 
 from .programs import chain, kernel
 
@@ -111,3 +113,32 @@ def test_no_compiler_is_looked_for_where_nothing_begins(
     with Ahead("") as ahead, pytest.raises(ToolchainError, match="does not run"):
         ahead.begin(PROGRAM.kernels[0])
     assert made == []
+
+
+@pytest.mark.parametrize("usual", [5e-3, 1e-4])
+def test_turns_of_threads_are_short_meanwhile_and_then_what_they_were(usual: float) -> None:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(usual)
+    try:
+        usual = sys.getswitchinterval()  # in whole microseconds
+        with Ahead(""):
+            short = sys.getswitchinterval()
+            with Ahead(""):
+                assert sys.getswitchinterval() == short
+            assert sys.getswitchinterval() == short <= usual
+        assert sys.getswitchinterval() == usual
+        assert short == pytest.approx(min(usual, TURN))
+        with pytest.raises(KeyboardInterrupt), Ahead(""):
+            raise KeyboardInterrupt
+        assert sys.getswitchinterval() == usual
+    finally:
+        sys.setswitchinterval(before)
+
+
+def test_of_programs_made_at_once_none_leaves_turns_short() -> None:
+    before = sys.getswitchinterval()
+    first, second = Ahead(""), Ahead("")
+    with first:
+        second.__enter__()
+    second.__exit__(None, None, None)
+    assert sys.getswitchinterval() == before
