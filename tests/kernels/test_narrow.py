@@ -72,7 +72,7 @@ def test_a_condition_that_no_bound_can_say_has_no_limit() -> None:
     for condition in (
         Call("ge", (b, Const(2))),
         Call("eq", (a, b)),
-        Call("ge", (Call("add", (a, half)), Const(2))),
+        Call("ge", (Call("add", (half, Call("floordiv", (a, Const(3))))), Const(2))),
         Call("ge", (Call("mod", (a, Const(3))), Const(1))),
     ):
         assert limit_of(condition, "a", EXTENTS) is None
@@ -92,6 +92,16 @@ def test_a_window_asks_nothing_inside_of_its_loops() -> None:
     text = emit(WINDOW, check=True).text
     assert "const float x0 = a0[" in text
     assert "s0_has[r2] = 1;" in text
+
+
+def test_few_terms_of_a_long_column_are_not_taken_in_blocks() -> None:
+    few = body(
+        {"x": "f32[99, 600]"},
+        {"y": "f32[99, 99]: y[c<99, w<99] += x[c, j<600] where j >= w*6 and j < w*6 + 9"},
+    )
+    assert "b0" not in emit(few, check=True).text
+    half = body({"x": "f32[99, 600]"}, {"y": "f32[99]: y[i<99] += x[i, j<600] where j <= 6*i"})
+    assert "b0" in emit(half, check=True).text
 
 
 def test_a_loop_in_steps_and_one_of_threads_are_refused() -> None:

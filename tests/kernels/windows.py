@@ -37,6 +37,17 @@ WINDOWS: dict[str, tuple[Any, ...]] = {
             "and i < (h*13+19)//7 and j >= w*30//9 and j < (w*30+38)//9"
         },
     ),
+    "uneven back": (
+        {"x": "f32[4, 7, 9]"},
+        {
+            "y": "f32[4, 13, 30]: y[c<4, i<13, j<30] += x[c, h<7, w<9] where i >= h*13//7 "
+            "and i < (h*13+19)//7 and j >= w*30//9 and j < (w*30+38)//9"
+        },
+    ),
+    "few of many": (
+        {"x": "f32[9, 120]"},
+        {"y": "f32[9, 40]: y[c<9, w<40] += x[c, j<120] where j >= w*3-2 and j <= w*3+4"},
+    ),
     "causal row": (
         {"x": "f32[40, 40]"},
         {

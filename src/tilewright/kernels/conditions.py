@@ -64,6 +64,7 @@ def limit_of(condition: Expr, name: str, extents: Mapping[str, int]) -> Limit | 
 
         2 * r + c - 1 >= 0  -->  r from -((c - 1) // 2)
         r + c - 1 < 60      -->  r to before 61 - c
+        c >= r * 3 // 2     -->  r to before (c * 2 + 1) // 3 + 1
     """
     match condition:
         case Call("ge" | "gt" as fn, (a, b)) | Call("lt" | "le" as fn, (b, a)):
@@ -75,13 +76,19 @@ def limit_of(condition: Expr, name: str, extents: Mapping[str, int]) -> Limit | 
     strict = fn in ("gt", "lt")
     difference = Call("sub", (Call("sub", (a, b)), Const(int(strict))))
     constant, terms = algebra.affine(algebra.simplify(difference, extents))
-    match list(terms.items()):
-        case [(Call("floordiv", (whole, Const(int(q)))), 1)] if type(q) is int and q > 0:
-            constant, terms = algebra.affine(Call("add", (whole, Const(constant * q))))
-        case [(Call("floordiv", (whole, Const(int(q)))), -1)] if type(q) is int and q > 0:
-            # a // q <= c: a < (c + 1) * q
-            least = Const(constant * q + q - 1)
-            constant, terms = algebra.affine(Call("sub", (least, whole)))
+    for atom, sign in terms.items():
+        match atom:
+            case Call("floordiv", (whole, Const(int(q)))) if name in names(atom):
+                if sign not in (1, -1) or type(q) is not int or q <= 0:
+                    return None
+                del terms[atom]
+                scaled = Call("mul", (algebra.from_affine(constant, terms), Const(q)))
+                if sign == 1:  # a // q + c >= 0: a + c * q >= 0
+                    scaled = Call("add", (scaled, whole))
+                else:  # c - a // q >= 0: a < (c + 1) * q
+                    scaled = Call("sub", (Call("add", (scaled, Const(q - 1))), whole))
+                constant, terms = algebra.affine(algebra.simplify(scaled, extents))
+                break
     factor = terms.pop(Sym(name), 0)
     if factor == 0 or any(name in names(atom) for atom in terms):
         return None

@@ -16,19 +16,20 @@ part boundaries.
 This module does not know how regions were found.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from tilewright.base import algebra
-from tilewright.base.expr import Call, Const, Expr, Read, Sym
+from tilewright.base.expr import Call, Const, Expr, Read, Sym, substitute
 from tilewright.base.sizes import greatest_of, nominal
 from tilewright.kernels.body import volume
 from tilewright.kernels.far import next_row, results
 from tilewright.kernels.keep import KEEP_BYTES, element_of, wanted_later
-from tilewright.kernels.loops import Buffer, Loop, LoopNest, Sums, columns_of, named, phases
+from tilewright.kernels.loops import Buffer, Loop, LoopNest, Sums, columns_of, named, parts, phases
 from tilewright.kernels.narrow import narrow
 from tilewright.kernels.pointwise import schedule_pointwise, shared
 from tilewright.kernels.reduce import BEST
 from tilewright.kernels.regions import Region
+from tilewright.kernels.rewriting import only
 from tilewright.kernels.schedule import join, number, reorder, split, vectorize
 from tilewright.kernels.staging import accumulate, block, fetch, keep
 from tilewright.kernels.statement import State, Statement
@@ -98,7 +99,7 @@ def _side_by_side(
             inner = f"l{at}"
         return vectorize(nest, inner, of=of)
     if not any(statement.formula.op in BEST for statement in sums):
-        usual = nominal(extents[inner])
+        usual = _usual(nest, inner, of, extents)
         lanes = LANES if usual >= 2 * LANES else 16 if usual >= 16 else 1
     count = volume([extents[name] for name in columns]) // lanes
     lane: Expr = slot
@@ -109,6 +110,27 @@ def _side_by_side(
         made = _sums(nest, statement, lanes, count)
         nest = accumulate(nest, statement.name, made, around, lane)
     return vectorize(nest, f"l{at}", of=of) if lanes > 1 else nest
+
+
+def _usual(nest: LoopNest, name: str, of: list[str], extents: Mapping[str, int]) -> int:
+    """Return how many terms a column usually has: fewer than its extent where it is a window's."""
+    found = nominal(extents[name])
+    bounded = (loop for loop in named(narrow(nest, name, of=of), name) if only(of, loop))
+    for loop in bounded:
+        spans = [_span(loop, extents, share) for share in (0, 1, 2)]
+        found = min(found, max(spans, default=found))
+    return found
+
+
+def _span(loop: Loop, extents: Mapping[str, int], share: int) -> int:
+    """Return how far a loop runs where those around it are at the first (share 0), in the middle
+    (1) or at the last (2) iteration."""
+    at = {name: Const((nominal(extent) - 1) * share // 2) for name, extent in extents.items()}
+    ends: list[list[int]] = []
+    for bounds in (parts(loop.low, "max"), parts(loop.high, "min")):
+        made = (algebra.simplify(substitute(bound, at), {}) for bound in bounds)
+        ends.append([nominal(each.value) for each in made if isinstance(each, Const)])  # type: ignore[arg-type]
+    return min(ends[1]) - max(ends[0])
 
 
 def _sums(nest: LoopNest, statement: Statement, length: int, count: int) -> Sums:
