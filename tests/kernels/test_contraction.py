@@ -351,6 +351,7 @@ def test_large_products_are_cut_for_many_threads_and_small_ones_are_not() -> Non
     assert emit_product(product((), 1024, 1024, 1024)).parts >= 16
     assert emit_product(product((), 8, 1024, 256)).parts >= 4
     assert emit_product(product((64,), 32, 32, 64)).parts >= 8
+    assert [emit_product(product((8,), 32, 32, n)).parts for n in (32, 48, 80)] == [2, 4, 6]
 
 
 def test_a_product_is_cut_into_as_many_blocks_as_its_knob_says() -> None:

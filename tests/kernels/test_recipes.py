@@ -124,6 +124,19 @@ def test_parts_depend_on_the_shape_alone() -> None:
     assert emit(softmax()).parts == 64
 
 
+def test_two_threads_share_units_evenly_where_there_are_enough() -> None:
+    def parts(rows: int, width: int) -> int:
+        shape = f"f32[{rows}, {width}]"
+        formula = f"{shape}: y[i<{rows}, j<{width}] = exp(x[i, j])"
+        return emit(body({"x": shape}, {"y": formula})).parts
+
+    found = {parts(64, width) for width in range(32, 640, 32)}
+    assert len(found) > 4
+    assert all(n == 1 or n % 2 == 0 for n in found)
+    three = body({"x": "f32[3, 65536]"}, {"y": "f32[3]: y[i<3] += exp(x[i, j<65536])"})
+    assert emit(three).parts == 3
+
+
 def test_price_is_that_of_the_formulas() -> None:
     kernel = emit(body({"x": "f32[64]", "z": "f32[64]"}, {"y": "f32[64]: y[i<64] = x[i] * z[i]"}))
     assert kernel.flops == 64

@@ -18,7 +18,7 @@ from pathlib import Path
 from tilewright.base.dtypes import F32, F64, DType
 from tilewright.kernels.body import volume
 from tilewright.kernels.contraction import vectors_text
-from tilewright.kernels.emit import PARTS, Emitted, named
+from tilewright.kernels.emit import PARTS, Emitted, even, named
 from tilewright.kernels.support import print_support
 
 DTYPES = (F32, F64)
@@ -220,7 +220,7 @@ def _emit(
         "}",
     ]
     flops = attention.flops(backward=backward)
-    parts = max(1, min(PARTS, units, flops // PART_FLOPS))
+    parts = even(max(1, min(PARTS, units, flops // PART_FLOPS)), units)
     reason = f"attention: {attention_words(attention, backward=backward)}, {units} units"
     return named(lines, parts, flops, _bytes(attention, backward), reason)
 

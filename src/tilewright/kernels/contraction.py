@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tilewright.base.dtypes import F32, F64, DType
 from tilewright.kernels.body import volume
-from tilewright.kernels.emit import PARTS, Emitted, named
+from tilewright.kernels.emit import PARTS, Emitted, even, named
 from tilewright.kernels.epilogue import Following
 
 DTYPES = (F32, F64)
@@ -195,7 +195,7 @@ def emit_product(
         "    return 0;",
         "}",
     ]
-    parts = max(1, min(PARTS, units, product.flops // PART_FLOPS))
+    parts = even(max(1, min(PARTS, units, product.flops // PART_FLOPS)), units)
     reason = f"contraction: {described_product(product)}, {units} block{'s' * (units > 1)}"
     flops, moved = product.flops, _bytes(product)
     if following is not None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tilewright.base.dtypes import F32, F64, DType
 from tilewright.kernels.contraction import vectors_text
-from tilewright.kernels.emit import PARTS, Emitted, named
+from tilewright.kernels.emit import PARTS, Emitted, even, named
 
 DEPTHWISE_DTYPES = (F32, F64)
 NEAR = 32 << 10  # bytes of rows that are copied together, where there is more than one
@@ -138,5 +138,5 @@ def emit_depthwise(one: Depthwise) -> Emitted:
         "    return 0;",
         "}",
     ]
-    parts = max(1, min(units, PARTS, one.flops // PART_FLOPS))
+    parts = even(max(1, min(units, PARTS, one.flops // PART_FLOPS)), units)
     return named(lines, parts, one.flops, one.bytes, reason)

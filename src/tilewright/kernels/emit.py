@@ -215,7 +215,17 @@ def memory_of(body: Body) -> dict[str, Memory]:
 def parts_for(units: int, work: int) -> int:
     """Return how many parts so many equal units, `work` operations in all, are cut into."""
     parts: int = larger(1, smaller(smaller(PARTS, units), work // PART_WORK))
-    return parts
+    return even(parts, units)
+
+
+def even(parts: int, units: int) -> int:
+    """Return that many parts, or one more: of three or seven, one of two threads has the most, and
+    nobody can take some of them from it.
+
+    Where sizes vary, or there are no more units than parts, they stay as many.
+    """
+    fixed = type(parts) is int and type(units) is int
+    return parts + 1 if fixed and parts % 2 and 1 < parts < units else parts
 
 
 def finish(
