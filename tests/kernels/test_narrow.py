@@ -9,11 +9,11 @@ from tests.kernels.harness import body
 
 from tilewright.base import algebra
 from tilewright.base.errors import LoopError
-from tilewright.base.expr import Call, Const, Expr, Sym
+from tilewright.base.expr import Call, Const, Expr, Read, Sym
 from tilewright.graph.evaluate_scalar import apply, integers, literal
 from tilewright.kernels import emit
 from tilewright.kernels.body import canonical
-from tilewright.kernels.conditions import Limit, limit_of
+from tilewright.kernels.conditions import Limit, limit_of, proved
 from tilewright.kernels.emit import solved_body
 from tilewright.kernels.loops import canonical_nest
 from tilewright.kernels.narrow import narrow
@@ -80,6 +80,18 @@ def test_a_condition_that_no_bound_can_say_has_no_limit() -> None:
     assert ceiling is not None
     assert ceiling.fn == "max"
     assert algebra.simplify(ceiling.bound, EXTENTS) == ceiling.bound
+
+
+def test_of_two_opposite_conditions_one_holds() -> None:
+    a, c, read = Sym("a"), Sym("c"), Read("x", (Sym("a"),))
+    less = Call("lt", (a, Const(3)))
+    assert proved(Call("or", (Call("not", (less,)), less)), EXTENTS)
+    assert proved(Call("or", (less, Call("ge", (Call("sub", (a, Const(3))), Const(0))))), EXTENTS)
+    assert proved(Call("or", (Call("le", (a, c)), Call("gt", (a, c)))), EXTENTS)
+    assert not proved(Call("or", (less, Call("ge", (a, Const(4))))), EXTENTS)
+    assert not proved(Call("or", (less, Call("gt", (a, Const(3))))), EXTENTS)
+    apart = Call("or", (Call("lt", (read, Const(3))), Call("ge", (read, Const(3)))))
+    assert not proved(apart, EXTENTS)  # neither holds of a NaN
 
 
 WINDOW = body(

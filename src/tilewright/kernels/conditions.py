@@ -43,7 +43,7 @@ def proved(condition: Expr, extents: Mapping[str, int]) -> bool:
         case Const(value):
             return bool(value)
         case Call("or", (a, b)):
-            return proved(a, extents) or proved(b, extents)
+            return proved(a, extents) or proved(b, extents) or _opposite(a, b, extents)
         case Call("ge" | "lt" | "le" | "gt" as fn, (a, b)) if is_index(a) and is_index(b):
             difference = algebra.simplify(Call("sub", (a, b)), extents)
             limits = algebra.bounds(difference, extents)
@@ -54,6 +54,19 @@ def proved(condition: Expr, extents: Mapping[str, int]) -> bool:
             return {"ge": least >= 0, "gt": least > 0, "le": most <= 0, "lt": most < 0}[fn]
         case Call("eq", (a, b)) if is_index(a) and is_index(b):
             return algebra.simplify(Call("sub", (a, b)), extents) == Const(0)
+    return False
+
+
+def _opposite(a: Expr, b: Expr, extents: Mapping[str, int]) -> bool:
+    """Say whether one of two conditions is that the other does not hold."""
+    if Call("not", (a,)) == b or Call("not", (b,)) == a:
+        return True
+    match a, b:
+        case Call(one, (c, d)), Call(other, (e, f)) if {one, other} in ({"lt", "ge"}, {"gt", "le"}):
+            if not all(map(is_index, (c, d, e, f))):  # a NaN is neither
+                return False
+            apart = Call("sub", (Call("sub", (c, d)), Call("sub", (e, f))))
+            return algebra.simplify(apart, extents) == Const(0)
     return False
 
 

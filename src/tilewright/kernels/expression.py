@@ -327,7 +327,7 @@ class Printer:
                 found = [*self.presence(cond)]
                 found += [Call("or", (Call("not", (cond,)), c)) for c in self.presence(yes)]
                 found += [Call("or", (cond, c)) for c in self.presence(no)]
-                return tuple(dict.fromkeys(found))
+                return self.open_conditions(found)
             case _:
                 parts = [c for part in children(expr) for c in self.presence(part)]
                 return tuple(dict.fromkeys([*parts, *self.open_conditions(exactness_of(expr))]))
