@@ -59,9 +59,15 @@ def rename_operands(formula: Formula, mapping: Mapping[str, str]) -> Formula:
     def rename(part: Expr) -> Expr:
         return transform(part, visit)
 
-    operands = tuple(dict.fromkeys(mapping.get(name, name) for name in formula.operands))
-    made = replace(map_parts(formula, rename), operands=operands, fill=rename(formula.fill))
-    return made
+    return replace(
+        formula,
+        operands=tuple(dict.fromkeys(mapping.get(name, name) for name in formula.operands)),
+        index=tuple(rename(entry) for entry in formula.index),
+        value=rename(formula.value),
+        where=None if formula.where is None else rename(formula.where),
+        at=None if formula.at is None else rename(formula.at),
+        fill=rename(formula.fill),
+    )
 
 
 def types_of(graph: Graph) -> dict[str, TensorType]:

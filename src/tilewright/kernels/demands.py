@@ -13,7 +13,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tilewright.base.dtypes import I64
-from tilewright.base.expr import Call, Const, Expr, Read, Sym, names, substitute, transform, walk
+from tilewright.base.expr import (
+    KEPT,
+    Call,
+    Const,
+    Expr,
+    Read,
+    Sym,
+    names,
+    substitute,
+    transform,
+    walk,
+)
 from tilewright.base.syntax import show
 from tilewright.graph.ir import Formula, Graph
 from tilewright.kernels.body import (
@@ -79,6 +90,9 @@ class Demands:
 
 def demands(graph: Graph, names: Sequence[str]) -> Demands:
     """Return what the kernel of a body asks; names: what its inputs are called in the answer."""
+    formulas = (node.formula for node in graph.nodes)
+    if not any(formula is None or _may_ask(formula) for formula in formulas):
+        return Demands()  # as of most, whose canonical form is not needed to say so
     found = _demands(canonical(graph, {}))
     if found == Demands():
         return found
@@ -125,10 +139,17 @@ def _demands(plain: Body) -> Demands:
 
 def _may_ask(formula: Formula) -> bool:
     parts = (formula.value, formula.where, formula.at, *formula.index)
-    nodes = [node for part in parts if part is not None for node in walk(part)]
+    asks = any(part is not None and _part_may_ask(part) for part in parts)
+    return asks or any(map(has_read, formula.index))
+
+
+@functools.lru_cache(KEPT)
+def _part_may_ask(part: Expr) -> bool:
+    nodes = list(walk(part))
     indirect = any(isinstance(n, Read) and any(map(has_read, n.index)) for n in nodes)
-    divides = any(isinstance(n, Call) and n.fn in ("floordiv", "mod", "fmod") for n in nodes)
-    return indirect or divides or any(map(has_read, formula.index))
+    return indirect or any(
+        isinstance(n, Call) and n.fn in ("floordiv", "mod", "fmod") for n in nodes
+    )
 
 
 def _faults(printer: Printer, formula: Formula) -> Iterator[Fault]:

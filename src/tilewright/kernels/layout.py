@@ -15,7 +15,6 @@ from tilewright.base.sizes import nominal
 from tilewright.kernels.body import (
     contiguous,
     has_read,
-    is_pointwise,
     static_shape,
     volume,
 )
@@ -143,8 +142,8 @@ def _value_divisions(state: State, expr: Expr) -> int:
             for entry, extent in zip(index, shape, strict=True):
                 if not algebra.within(entry, extent, state.extents):
                     total += _count_divisions(entry)
-            formula = state.body.formula(node.tensor)
-            if formula is not None and is_pointwise(formula):
+            formula, pointwise = state.made(node.tensor)
+            if formula is not None and pointwise:
                 waiting += [part for part in bound_to(formula, index) if part is not None]
     return total
 

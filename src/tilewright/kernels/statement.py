@@ -78,11 +78,13 @@ class State:
         self.count = 0
         self._reads: dict[str, tuple[Binding, list[Read]]] = {}
         self._simple: dict[Expr, Expr] = {}
+        self._made: dict[str, tuple[Formula | None, bool]] = {}
 
     def copy(self) -> "State":
         """Return a state that can change without this one."""
         made = State(self.body)
         made.become(self)
+        made._made = self._made  # of the body alone
         return made
 
     def simplify(self, expr: Expr) -> Expr:
@@ -110,6 +112,15 @@ class State:
         self.count += 1
         self.extents[name] = extent
         return name
+
+    def made(self, name: str) -> tuple[Formula | None, bool]:
+        """Return the formula that makes a value, None for an input; whether it may be computed
+        where it is read."""
+        known = self._made.get(name)
+        if known is None:
+            formula = self.body.formula(name)
+            known = self._made[name] = formula, formula is not None and is_pointwise(formula)
+        return known
 
     def reads(self, statement: Statement) -> list[Read]:
         """Return all reads of memory and of statements, computed values looked through."""
@@ -143,8 +154,8 @@ class State:
             if mark in found:
                 continue
             found[mark] = None
-            formula = self.body.formula(node.tensor)
+            formula, pointwise = self.made(node.tensor)
             if formula is None or node.tensor in self.statements:
                 found[Read(node.tensor, index)] = None
-            if formula is not None and is_pointwise(formula):
+            if formula is not None and pointwise:
                 waiting += [part for part in bound_to(formula, index) if part is not None]
