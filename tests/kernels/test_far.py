@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import pytest
 from tests.kernels.harness import body
 
-from tilewright.base.expr import Call, Const, Expr, Sym
+from tilewright.base.expr import Call, Const, Expr, Read, Sym
 from tilewright.graph.ir import Graph
 from tilewright.kernels.body import canonical
 from tilewright.kernels.emit import solved_body
@@ -16,7 +16,8 @@ from tilewright.kernels.plan import make_plan
 from tilewright.kernels.rows import schedule_region
 
 VALUES = {"add": int.__add__, "sub": int.__sub__, "mul": int.__mul__, "mod": int.__mod__}
-VALUES |= {"floordiv": int.__floordiv__}
+VALUES |= {"floordiv": int.__floordiv__, "min": min}
+CHOSEN = (3, 0, 6, 6, 1)  # what `a1` holds
 
 
 def value(expr: Expr, env: Mapping[str, int]) -> int:
@@ -25,6 +26,8 @@ def value(expr: Expr, env: Mapping[str, int]) -> int:
             return number
         case Sym(name):
             return env[name]
+        case Read("a1", (index,)):
+            return CHOSEN[value(index, env)]
         case Call(fn, (a, b)):
             return VALUES[fn](value(a, env), value(b, env))
     raise AssertionError(f"{expr} is no index")
@@ -142,3 +145,36 @@ def test_no_next_row_is_asked_for_of(name: str) -> None:
         for item in walk(nest.items)
         if isinstance(item, Fetch) and item.element.tensor.startswith("a")
     ]
+
+
+@pytest.mark.parametrize(("dtype", "line"), [("f32", 16), ("bf16", 32), ("f64", 8)])
+def test_each_line_of_the_row_that_the_next_index_names_is_asked_for_once(
+    dtype: str, line: int
+) -> None:
+    graph = body(
+        {"t": f"{dtype}[9, 70]", "i": "i64[5]", "p": f"{dtype}[5, 70]", "s": f"{dtype}[]"},
+        {"y": f"{dtype}[5, 70]: y[r<5, c<70] = t[i[r], c] * s[] + p[r, c]"},
+    )
+    nest = scheduled(graph)
+    rows = (*CHOSEN[1:], CHOSEN[-1])  # the last has none after it
+    assert list(asked(nest.items, {})) == [
+        ("a0", (row, at)) for row in rows for at in range(0, 64, line)
+    ]
+    assert parse(show(nest)) == nest
+    verify(nest)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "formula"),
+    [
+        ({"t": "f32[9, 60]"}, "f32[5, 60]: y[r<5, c<60] = t[i[r], c]"),  # short rows
+        ({"t": "f32[9, 32768]"}, "f32[5, 32768]: y[r<5, c<32768] = t[i[r], c]"),  # long ones
+        ({"t": "f32[64, 9]"}, "f32[5, 64]: y[r<5, c<64] = t[c, i[r]]"),  # not along rows
+        ({"t": "f32[9, 64]"}, "f32[5, 64]: y[r<5, c<64] = t[i[r - 1] ?? 0, c]"),  # none before
+        ({"t": "f32[9, 64]"}, "f32[4, 64]: y[r<4, c<64] = t[i[0], c]"),  # one row for all
+    ],
+    ids=["short", "long", "across", "absent", "same"],
+)
+def test_no_row_ahead_is_asked_for(inputs: dict[str, str], formula: str) -> None:
+    nest = scheduled(body({**inputs, "i": "i64[5]"}, {"y": formula}))
+    assert not [item for item in walk(nest.items) if isinstance(item, Fetch)]

@@ -187,6 +187,26 @@ def test_an_index_out_of_range_is_an_error_unless_guarded(
         assert code == expected
 
 
+@pytest.mark.parametrize("wrong", [None, -1, 6, 2**40])
+def test_a_row_that_is_asked_for_ahead_changes_nothing(wrong: int | None, tmp_path: Path) -> None:
+    graph = body(
+        {"t": "f32[6, 70]", "i": "i64[2, 5]", "p": "f32[2, 5, 70]"},
+        {"y": "f32[2, 5, 70]: y[b<2, r<5, c<70] = t[i[b, r], c] + p[b, r, c]"},
+    )
+    kernel = emit(graph, check=True)
+    assert "__builtin_prefetch" in kernel.text
+    library = compile_all([kernel], tmp_path)
+    table, _, added = random_arrays(graph, seed=0)
+    chosen = np.array([[5, 0, 3, 3, 1], [2, 4, 0, 5, 1]])
+    if wrong is not None:
+        chosen[1, 4] = wrong
+    for parts in (1, 2, 7):
+        code, (found,) = run(library, kernel, graph, [table, chosen, added], parts=parts)
+        assert code == (wrong is not None)
+        valid = (chosen >= 0) & (chosen < 6)
+        np.testing.assert_array_equal(found[valid], (table[np.clip(chosen, 0, 5)] + added)[valid])
+
+
 def test_uniform_is_philox(tmp_path: Path) -> None:
     graph = body({"s": "i64[]"}, {"y": "f32[4096]: y[i<4096] = uniform(s[], i * 1000003 - 5)"})
     kernel = emit(graph)

@@ -11,7 +11,7 @@ This module does not know how the phases are made.
 from collections.abc import Iterator, Sequence
 
 from tilewright.base import algebra
-from tilewright.base.expr import Call, Const, Expr, Read, Sym, substitute
+from tilewright.base.expr import Call, Const, Expr, Read, Sym, names, substitute, walk
 from tilewright.kernels.body import contiguous, has_read, static_shape
 from tilewright.kernels.keep import element_of
 from tilewright.kernels.regions import Region
@@ -42,6 +42,53 @@ def results(
     found = [element_of(state, one) for one in made]
     this = Sym(region.rows[-1])
     return [line for one in found for line in _lines(state, region, one, this, block, by)]
+
+
+def next_gathered(state: State, region: Region, block: Sym, by: int) -> list[Read]:
+    """Return one element of each line that is read of the row of a table that the next row names.
+
+    block: as for `next_row`.  An index is read one row ahead only where that is an index too.
+    """
+    *outer, inner = region.rows
+    if not outer or all(one.type.dtype.kind == "float" for one in state.body.inputs):
+        return []
+    row = outer[-1]
+    after = Call("min", (Call("add", (Sym(row), Const(1))), Const(state.extents[row] - 1)))
+    every = [read for one in region.statements for read in state.reads(one)]
+    found = []
+    for read in dict.fromkeys(every):
+        if not _names_a_row(state, read, row, inner):
+            continue
+        for column in range(0, by, LINE // state.body.type(read.tensor).dtype.bytes):
+            place = {row: after, inner: Call("add", (block, Const(column)))}
+            found.append(Read(read.tensor, tuple(substitute(one, place) for one in read.index)))
+    return found
+
+
+def _names_a_row(state: State, read: Read, row: str, inner: str) -> bool:
+    """Say whether a tensor is read along its rows, at one that is itself read for each row."""
+    if not read.index:
+        return False
+    *chosen, along = read.index
+    named = [one for entry in chosen for one in walk(entry) if isinstance(one, Read)]
+    known = {tensor.name: static_shape(tensor.type) for tensor in state.body.inputs}
+    if not named or any(one.tensor not in known for one in (read, *named)):
+        return False
+    if has_read(along) or inner in set().union(*map(names, chosen)):
+        return False
+    for one in named:
+        places = zip(one.index, known[one.tensor], strict=True)
+        if one.default is not None or not all(
+            algebra.within(entry, extent, state.extents) for entry, extent in places
+        ):
+            return False
+    length, width = state.extents[inner], state.body.type(read.tensor).dtype.bytes
+    return (
+        read.default is None
+        and any(row in names(one) for one in named)
+        and dict(_steps(state, read)).get(Sym(inner)) == 1
+        and length <= ROW_BYTES // width
+    )
 
 
 def _lines(

@@ -14,6 +14,7 @@ from tilewright.base.expr import Call, Const, Expr, Read, Sym, children
 from tilewright.base.sizes import larger, same, smaller
 from tilewright.kernels.body import static_shape, volume
 from tilewright.kernels.expression import bound_to
+from tilewright.kernels.far import next_gathered
 from tilewright.kernels.loops import LoopNest
 from tilewright.kernels.regions import Region
 from tilewright.kernels.schedule import (
@@ -28,10 +29,12 @@ from tilewright.kernels.schedule import (
     split,
     vectorize,
 )
+from tilewright.kernels.staging import block, fetch
 
 PARTS = 64  # blocks that a long innermost loop is cut into, where it is all there is
 SHORT = 16  # iterations: fewer are no vector's worth
 MOST_PIECES = 8  # that a loop is cut into
+BLOCK = 32  # elements for which what comes next is asked at once
 TILE = 8  # elements of a tile's side: a line of memory holds 16 of them
 
 
@@ -62,8 +65,33 @@ def schedule_pointwise(nest: LoopNest, region: Region) -> LoopNest:
     nest = shared(nest, outer)
     pieces = _decisions(nest, region, inner, length)
     if not pieces:
-        return vectorize(nest, inner)
+        return _ahead(nest, region) if same(blocks, 1) else vectorize(nest, inner)
     return vectorize(divide(nest, inner, pieces), inner, least=SHORT)
+
+
+def _ahead(nest: LoopNest, region: Region) -> LoopNest:
+    """Run the innermost loop in lanes; in blocks that ask for the next row where its place is read
+    from memory, so that a processor cannot know it.
+
+    ::
+
+        for r0 in 0..60:             -->    for r0 in 0..60:
+          for r1 in 0..64:                    for q in 0..64 by 32:
+            v0(r0, r1)                          fetch a0[a1[min(r0 + 1, 59)], q]
+                                                fetch a0[a1[min(r0 + 1, 59)], q + 16]
+                                                lanes l in 0..32:
+                                                  let r1 = q + l
+                                                  v0(r0, r1)
+    """
+    inner, extents = region.rows[-1], dict(region.extents)
+    numbers = all(type(extents[name]) is int for name in region.rows)
+    if not numbers or extents[inner] < 2 * BLOCK:
+        return vectorize(nest, inner)
+    lines = next_gathered(region.state(nest.body), region, Sym("q"), BLOCK)
+    if not lines:
+        return vectorize(nest, inner)
+    nest = block(nest, inner, BLOCK, "q", "l")
+    return fetch(vectorize(nest, "l"), "q", lines)
 
 
 def shared(nest: LoopNest, outer: list[str]) -> LoopNest:

@@ -9,6 +9,7 @@ This module does not know memory.
 from dataclasses import dataclass
 
 from tilewright.base.expr import Sym
+from tilewright.kernels.body import Body
 from tilewright.kernels.statement import State, Statement
 from tilewright.kernels.unify import same_loop
 
@@ -31,6 +32,13 @@ class Region:
     depths: tuple[int, ...] = ()
     read_again: frozenset[str] = frozenset()
     extents: tuple[tuple[str, int], ...] = ()
+
+    def state(self, body: Body) -> State:
+        """Return the state of a body whose statements these are."""
+        state = State(body)
+        state.extents = dict(self.extents)
+        state.statements = {statement.name: statement for statement in self.statements}
+        return state
 
 
 def components(state: State) -> list[tuple[str, ...]]:

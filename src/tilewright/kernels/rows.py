@@ -32,7 +32,7 @@ from tilewright.kernels.regions import Region
 from tilewright.kernels.rewriting import only
 from tilewright.kernels.schedule import join, number, reorder, split, vectorize
 from tilewright.kernels.staging import accumulate, block, fetch, keep
-from tilewright.kernels.statement import State, Statement
+from tilewright.kernels.statement import Statement
 from tilewright.kernels.sums import sum_type
 
 LANES = 32  # accumulators of a reduction along a row
@@ -142,7 +142,7 @@ def _with_kept(
     nest: LoopNest, region: Region, group: list[Statement], kept: dict[Read, int], around: str
 ) -> LoopNest:
     """Keep what later phases need of this one, and is dear; `kept`: bytes of buffers by value."""
-    state = _state_of(nest, region)
+    state = region.state(nest.body)
     depths = dict(zip(region.statements, region.depths, strict=True))
     columns = columns_of(region, group[0])
     later = [one for one in region.statements if depths[one] > depths[group[0]]]
@@ -172,13 +172,13 @@ def _asks(nest: LoopNest, region: Region, groups: list[list[Statement]]) -> bool
     blocks = [bool(named(nest, f"b{k}")) for k in range(at)]
     if not any(blocks) or any(blocks[1:]):
         return False
-    return bool(next_row(_state_of(nest, region), region, groups[0], Sym(f"b{at}"), LANES))
+    return bool(next_row(region.state(nest.body), region, groups[0], Sym(f"b{at}"), LANES))
 
 
 def _with_fetched(nest: LoopNest, region: Region) -> LoopNest:
     """Ask for what is far in the last phase that goes by blocks, if it is not the first; for what
     that phase writes itself, in the first."""
-    groups, state = phases(region), _state_of(nest, region)
+    groups, state = phases(region), region.state(nest.body)
     whole = (k for k, group in enumerate(groups) if columns_of(region, group[0]) == region.columns)
     blocks = {at: loops[0] for at in whole if (loops := named(nest, f"b{at}"))}
     at = max(blocks, default=0)
@@ -193,13 +193,6 @@ def _with_fetched(nest: LoopNest, region: Region) -> LoopNest:
     first = blocks[0]
     own = results(state, region, groups[at], Sym(first.name), first.step)
     return fetch(nest, first.name, own)
-
-
-def _state_of(nest: LoopNest, region: Region) -> State:
-    state = State(nest.body)
-    state.extents = dict(region.extents)
-    state.statements = {statement.name: statement for statement in region.statements}
-    return state
 
 
 def _position(columns: tuple[str, ...], extents: dict[str, int]) -> Expr:
@@ -271,8 +264,7 @@ def _row_each(
     nest = accumulate(nest, statement.name, made, around, slot, region.lane)
     if statement.name not in region.read_again:
         return nest
-    state = State(nest.body)
-    state.extents = dict(region.extents)
+    state = region.state(nest.body)
     buffer = Buffer(f"k{statement.name[1:]}", statement.name, tile)
     read = element_of(state, statement)
     return keep(nest, read, buffer, slot, [statement.name], around)
