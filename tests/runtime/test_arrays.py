@@ -1,6 +1,5 @@
 """Programs without library calls run on NumPy arrays, and torch is not needed for it."""
 
-import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,7 +12,7 @@ import torch
 from tilewright.base.errors import DTypeError, MutationError, ShapeError
 from tilewright.program import save
 from tilewright.runtime import Executable, load
-from tilewright.runtime.arrays import ArrayContext, _address
+from tilewright.runtime.arrays import _address
 
 from .programs import chain, counter, gather, linear_relu
 
@@ -78,35 +77,6 @@ def test_results_of_two_runs_on_arrays_are_two_arrays() -> None:
     (one,), (other,) = (executable(np.full(1000, value, np.float32)) for value in (1, 2))
     assert (one == 6).all()
     assert (other == 7).all()
-
-
-SMAPS = Path("/proc/self/smaps")
-
-
-@pytest.mark.skipif(not SMAPS.exists(), reason="only Linux tells what memory is made of")
-def test_memory_of_a_run_is_none_until_it_runs_and_asks_for_no_huge_pages() -> None:
-    executable = Executable(chain(5, 1 << 21, 4))
-    context = ArrayContext(executable.program, executable._segments)
-    lies, kilobytes = context.arena.ctypes.data, executable.program.arena_bytes >> 10
-    before = _memory_at(lies)
-    (y,) = context.run([np.zeros(1 << 21, np.float32)])
-    assert (y == 5).all()
-    after = _memory_at(lies)
-    assert int(after["Rss"].split()[0]) - int(before["Rss"].split()[0]) >= kilobytes == 1 << 14
-    assert "hg" not in after["VmFlags"].split()
-
-
-def _memory_at(address: int) -> dict[str, str]:
-    """Return what the system tells of the mapping that an address lies in."""
-    told: dict[str, str] = {}
-    inside = False
-    for line in SMAPS.read_text(encoding="utf-8").split("\n"):
-        if found := re.match("([0-9a-f]+)-([0-9a-f]+) ", line):
-            inside = int(found[1], 16) <= address < int(found[2], 16)
-        elif inside:
-            name, _, value = line.partition(":")
-            told[name] = value
-    return told
 
 
 def test_arrays_are_updated_in_place() -> None:

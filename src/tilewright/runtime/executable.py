@@ -19,6 +19,7 @@ from tilewright.base.uncollected import uncollected
 from tilewright.program import LibraryCall, Program, bind, parted, steps, values_of, verify
 from tilewright.runtime.arrays import Array, ArrayContext
 from tilewright.runtime.kept import Kept
+from tilewright.runtime.pages import merge_pages
 from tilewright.runtime.segments import Kernels, NativeSegment, build_segments
 from tilewright.runtime.threads import thread_count
 from tilewright.runtime.toolchain import Toolchain
@@ -125,13 +126,15 @@ class Executable:
             return self._for(inputs).run(inputs)
         inputs = self._passed(inputs)
         try:
-            context = self._idle.pop()
+            context, is_new = self._idle.pop(), False
         except IndexError:
-            context = self._make_context()
+            context, is_new = self._make_context(), True
         try:
             return context.run(inputs)
         finally:
             self._idle.append(context)
+            if is_new:
+                merge_pages(context.arena.data_ptr(), self._main.arena_bytes)
 
     def _passed(self, inputs: "Sequence[torch.Tensor]") -> "Sequence[torch.Tensor]":
         """Return what the run itself takes: what was prepared in place of what stays."""
@@ -198,13 +201,15 @@ class Executable:
         if self._first is not None and self._kept is not None:
             inputs = self._kept.inputs(inputs, self._first.run_arrays)
         try:
-            context = self._idle_arrays.pop()
+            context, is_new = self._idle_arrays.pop(), False
         except IndexError:
-            context = ArrayContext(self._main, self._segments)
+            context, is_new = ArrayContext(self._main, self._segments), True
         try:
             return context.run(inputs)
         finally:
             self._idle_arrays.append(context)
+            if is_new:
+                merge_pages(context.arena.ctypes.data, self._main.arena_bytes)
 
     def refresh(self) -> None:
         """Let the next run prepare anew what the Program keeps: after writes that nobody counts,
