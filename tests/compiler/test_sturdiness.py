@@ -184,7 +184,17 @@ def _attention(x: Tensor) -> tuple[Tensor, Tensor]:
     return F.scaled_dot_product_attention(x, x, x), x.sum(0)
 
 
-@pytest.mark.parametrize("fn", [_relu_and_what_it_was_given, _recurrent, _attention])
+def _quotient(x: Tensor) -> tuple[Tensor, Tensor]:
+    return (x @ x.mT) / x.exp(), x.sum(0)
+
+
+def _normalized(x: Tensor) -> tuple[Tensor, Tensor]:
+    return F.normalize(x, dim=0), x.sum(0)
+
+
+@pytest.mark.parametrize(
+    "fn", [_relu_and_what_it_was_given, _recurrent, _attention, _quotient, _normalized]
+)
 def test_a_result_of_which_eager_keeps_something_else_may_be_changed(
     fn: Callable[[Tensor], tuple[Tensor, Tensor]],
 ) -> None:

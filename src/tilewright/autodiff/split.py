@@ -108,7 +108,7 @@ def own_results(joint: Joint) -> frozenset[str]:
 
     Eager keeps these too, and refuses a backward after their owner has changed them.  Of others it
     may have kept something else (relu its result, not what it was given; attention and loops what
-    they are made of), so that their owner may change them.
+    they are made of; a quotient what was divided), so that their owner may change them.
     """
     graph = joint.graph
     count = len(graph.outputs) - sum(position is not None for position in joint.gradients)
@@ -116,7 +116,7 @@ def own_results(joint: Joint) -> frozenset[str]:
     early = [node for node in graph.nodes if node.outputs[0].name not in late]
     updated = {position for _, position in graph.updates}
     results = {value.name for k, value in enumerate(graph.outputs[:count]) if k not in updated}
-    whole = (node for node in early if not node.graphs and node.op != "attention")
+    whole = (n for n in early if not n.graphs and n.op not in ("attention", "div"))
     made = {value.name for node in whole for value in node.outputs}
     return frozenset((results & made) - {value.name for node in early for value in node.inputs})
 
