@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -97,6 +98,31 @@ def test_a_body_that_does_not_parse_names_file_and_line() -> None:
     with pytest.raises(ProgramError) as raised:
         from_bytes(data, source="bad.tw")
     assert raised.value.where == "bad.tw   line 24   sediment"
+
+
+@pytest.mark.parametrize("end", ['"\\' * 20_000, '@"\\"a' * 20_000, '"abc\\'])
+def test_quotes_without_an_end_are_refused_at_once(end: str) -> None:
+    body = b'program "x" arena 0 ' + end.encode()
+    start = time.process_time()
+    with pytest.raises(ProgramError, match="line 1"):
+        from_bytes(_signed(body))
+    assert time.process_time() - start < 2
+
+
+def test_buffers_above_each_other_without_an_end_are_refused() -> None:
+    above = (f'buffer t{k} = arena f32[$"n_0"] above [t{k + 1}]\n' for k in range(3000))
+    body = (
+        'program "x" arena 0\nsize n_0 3 from 2 to 8\nbuffer x = input f32[$"n_0"]\n'
+        + "".join(above)
+        + 'buffer t3000 = arena f32[$"n_0"] above [x]\ninput x "input" ""\noutput x\n'
+    )
+    with pytest.raises(ProgramError):
+        from_bytes(_signed(body.encode()))
+
+
+def _signed(body: bytes) -> bytes:
+    header = SAVED[: SAVED.index(b"sha256 ")]
+    return header + b"sha256 " + hashlib.sha256(body).hexdigest().encode() + b"\n" + body
 
 
 def test_a_failed_save_leaves_the_old_file(tmp_path: Path) -> None:

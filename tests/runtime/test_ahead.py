@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from tilewright.base.errors import ToolchainError
+from tilewright.base.interpreter import TURN
 from tilewright.program import Program
 from tilewright.runtime import Ahead, Executable, Toolchain
 from tilewright.runtime import toolchain as module
-from tilewright.runtime.ahead import TURN
 
 from .programs import chain, kernel
 

@@ -12,7 +12,7 @@ import torch
 from tilewright.base.errors import DTypeError, MutationError, ShapeError
 from tilewright.program import save
 from tilewright.runtime import Executable, load
-from tilewright.runtime.arrays import _address
+from tilewright.runtime.arrays import _address, _untouched
 
 from .programs import chain, counter, gather, linear_relu
 
@@ -77,6 +77,11 @@ def test_results_of_two_runs_on_arrays_are_two_arrays() -> None:
     (one,), (other,) = (executable(np.full(1000, value, np.float32)) for value in (1, 2))
     assert (one == 6).all()
     assert (other == 7).all()
+
+
+def test_memory_that_there_is_not_is_a_memory_error() -> None:
+    with pytest.raises(MemoryError, match=str(1 << 60)):
+        _untouched(1 << 60)
 
 
 def test_arrays_are_updated_in_place() -> None:

@@ -136,6 +136,12 @@ def test_what_handles_an_interrupt_itself_is_asked_after_it_even_where_the_run_f
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
 
+@pytest.mark.usefixtures("keyboard")
+def test_what_handles_interrupts_after_the_run_is_what_it_has_set() -> None:
+    assert uninterrupted(lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)) is not None
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+
 def test_other_threads_run_as_they_are() -> None:
     made: list[int] = []
     thread = threading.Thread(target=lambda: made.append(uninterrupted(lambda: 5)))

@@ -20,7 +20,7 @@ from torch._C._dynamo.eval_frame import reset_code
 from torch._subclasses.fake_tensor import FakeTensor
 
 from tilewright.base.errors import CaptureError
-from tilewright.base.uncollected import uncollected
+from tilewright.base.interpreter import uncollected
 from tilewright.capture.calls import CallSpec, ResultSpec, describe_call, describe_result
 from tilewright.capture.functionalize import functionalize, place_of, prepare_dynamo
 from tilewright.capture.importer import Imported, import_functional

@@ -7,7 +7,7 @@ Every step is a function `Graph -> Graph` with a name; none is skipped by a hidd
 
 import functools
 
-from tilewright.base.uncollected import uncollected
+from tilewright.base.interpreter import uncollected
 from tilewright.compiler.assemble import assemble
 from tilewright.compiler.attention import streams
 from tilewright.compiler.built import Built, Reasons, Stopwatch

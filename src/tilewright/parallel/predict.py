@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from tilewright.base.uncollected import uncollected
+from tilewright.base.interpreter import uncollected
 from tilewright.cost import (
     Machine,
     ModelSpec,

@@ -99,6 +99,14 @@ def from_bytes(data: bytes, *, source: str = "", verified: bool = False) -> Prog
             verify(program)
     except ProgramError as refusal:
         raise placed(refusal, source) from None
+    except RecursionError:
+        raise ProgramError(
+            "a saved program is nested too deep",
+            expected="buffers and instructions that a compiler of this package would write",
+            found="more than Python can follow",
+            where=source,
+            mend=COMPILE_AGAIN,
+        ) from None
     return program
 
 

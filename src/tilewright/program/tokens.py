@@ -20,7 +20,7 @@ from tilewright.program.refusal import COMPILE_AGAIN
 
 TOKEN = re.compile(
     r"""(?:
-    "[^"\\]*(?:\\.[^"\\]*)*"
+    "[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)  # to the end where it has none, so that it is read once
     | -?(?:[0-9]+\.[0-9]+(?:e[-+]?[0-9]+)?|[0-9]+e[-+]?[0-9]+|[0-9]+) | -inf\b
     | [A-Za-z_][A-Za-z0-9_.]*
     | -> | [()\[\]{}=,;:%$]

@@ -6,25 +6,21 @@ the place of compiling it again; what a cache has is begun, and is there at once
 This module does not know who writes kernels, nor whether a Program will come of them.
 """
 
-import sys
 from concurrent.futures import Future
 from dataclasses import replace
 from types import TracebackType
 
+from tilewright.base.interpreter import short_turns
 from tilewright.program import KernelSource
 from tilewright.runtime.segments import RUNNER, unit
 from tilewright.runtime.toolchain import Toolchain, compiled, compilers, find_toolchain
-
-TURN = 5e-4
-"""Seconds after which the thread that makes a Program lets those take a turn that hand its kernels
-to compilers: each asks for some twenty turns a kernel, and Python's own 5 ms would leave them, and
-a processor with them, waiting."""
 
 
 class Ahead:
     """A context in which kernels are compiled as soon as they are known; final.
 
-    Turns of threads are no longer than TURN meanwhile, and afterwards what they were.
+    Turns of threads are short meanwhile: those that hand kernels to compilers ask for some twenty
+    a kernel, and Python's own 5 ms would leave them, and a processor with them, waiting.
     Mutable: what has begun only grows.  What nobody has waited for when it ends is left, or, if its
     turn has not come, not made.
     """
@@ -35,12 +31,10 @@ class Ahead:
         self._found: Toolchain | None = None
         self._pool = compilers()
         self._jobs: dict[str, Future[bytes]] = {}
-        self._turn = sys.getswitchinterval()
+        self._short = short_turns()
 
     def __enter__(self) -> "Ahead":
-        self._turn = sys.getswitchinterval()
-        if self._turn > TURN:
-            sys.setswitchinterval(TURN)
+        self._short.__enter__()
         return self
 
     def __exit__(
@@ -49,9 +43,10 @@ class Ahead:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._turn > TURN:  # else somebody else had made them short, and will undo it
-            sys.setswitchinterval(self._turn)
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        try:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+        finally:
+            self._short.__exit__(None, None, None)
 
     def begin(self, kernel: KernelSource) -> None:
         """Begin to compile a kernel; raise ToolchainError or OptionError if there is no compiler.

@@ -257,7 +257,11 @@ def _untouched(size: int) -> Array:
     host of a virtual machine has taken back what was free, that takes longer than a step.
     """
     private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-    return np.frombuffer(mmap.mmap(-1, max(size, 1), flags=private), dtype=np.uint8)
+    try:
+        memory = mmap.mmap(-1, max(size, 1), flags=private)
+    except OSError as error:
+        raise MemoryError(f"no {size} bytes of memory for a run") from error
+    return np.frombuffer(memory, dtype=np.uint8)
 
 
 def _aligned(size: int) -> Array:

@@ -15,7 +15,7 @@ import numpy as np
 
 from tilewright import program as programs
 from tilewright.base.errors import LibraryCallError, OptionError, ShapeError
-from tilewright.base.uncollected import uncollected
+from tilewright.base.interpreter import uncollected
 from tilewright.program import LibraryCall, Program, bind, parted, steps, values_of, verify
 from tilewright.runtime.arrays import Array, ArrayContext
 from tilewright.runtime.kept import Kept

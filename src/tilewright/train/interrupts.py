@@ -28,10 +28,15 @@ def uninterrupted(run: Callable[[], Made]) -> Made:
     if not callable(before) or threading.current_thread() is not threading.main_thread():
         return run()
     noted: list[tuple[int, FrameType | None]] = []
-    _signal.signal(signal.SIGINT, lambda number, frame: noted.append((number, frame)))
+
+    def note(number: int, frame: FrameType | None) -> None:
+        noted.append((number, frame))
+
+    _signal.signal(signal.SIGINT, note)
     try:
         return run()
     finally:
-        _signal.signal(signal.SIGINT, before)  # one that is pending is noted before this
+        if _signal.getsignal(signal.SIGINT) is note:  # else the run itself has set another
+            _signal.signal(signal.SIGINT, before)  # one that is pending is noted before this
         if noted:
             before(*noted[0])

@@ -15,7 +15,7 @@ import torch
 import torch.utils._pytree as pytree
 
 from tilewright.base.errors import CaptureError, ShapeError
-from tilewright.base.uncollected import uncollected
+from tilewright.base.interpreter import uncollected
 from tilewright.capture import Captured, capture_to_run
 from tilewright.compiler import Built
 from tilewright.graph.build import names, rename
