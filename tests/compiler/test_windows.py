@@ -31,6 +31,18 @@ WINDOWS: dict[str, tuple[Compute, tuple[int, ...]]] = {
     "mean ceil": (lambda x: F.avg_pool2d(x, 3, 2, 1, ceil_mode=True), (2, 3, 20, 35)),
     "adaptive mean": (lambda x: F.adaptive_avg_pool2d(x, (7, 9)), (2, 3, 13, 30)),
     "adaptive max": (lambda x: F.adaptive_max_pool2d(x, (7, 9)), (2, 3, 13, 30)),
+    # One reduction after another over windows of one width, in one kernel.
+    "max and min": (lambda x: F.max_pool2d(x, 3, 1, 1) + F.max_pool2d(-x, 3, 1, 1), (1, 2, 12, 40)),
+    "variance": (
+        lambda x: F.avg_pool2d(x * x, 3, 1, 1) - F.avg_pool2d(x, 3, 1, 1) ** 2,
+        (1, 2, 12, 40),
+    ),
+    "means of parts": (
+        lambda x: F.adaptive_avg_pool2d(x, (3, 30)) + F.adaptive_avg_pool2d(x * x, (3, 30)),
+        (2, 3, 13, 50),
+    ),
+    "log of sums so far": (lambda x: torch.logcumsumexp(x, 0), (40, 7)),
+    "two sums so far": (lambda x: torch.stack((x.cumsum(1), (x * x).cumsum(1))), (7, 40)),
 }
 
 

@@ -2,10 +2,11 @@
 
 import itertools
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.kernels.harness import body
+from tests.kernels.harness import Cases, assert_close, body, random_arrays, run
 
 from tilewright.base import algebra
 from tilewright.base.errors import LoopError
@@ -132,3 +133,20 @@ def test_limits_are_equal_by_what_they_say() -> None:
     most = Call("le", (Sym("a"), Sym("b")))
     assert limit_of(less, "a", EXTENTS) == limit_of(most, "a", EXTENTS)
     assert isinstance(limit_of(most, "a", EXTENTS), Limit)
+
+
+def test_each_of_two_phases_has_a_result_at_every_place(tmp_path: Path) -> None:
+    cases = Cases()
+    steps = {
+        "y": "f32[20, 1]: y[w<20, c<1] max= x[c-4] * v[c*3-w+1] where j+c*2+4 < -2 else 7 for j<2",
+        "u": "f32[20, 1]: y[w<20, c<1] max= q[w, c, j] * y[w, c] where c < c*2-2 else 5 for j<2",
+    }
+    inputs = {"x": "f32[9]", "v": "f32[50]", "q": "f32[20, 1, 2]"}
+    cases.add("two", body(inputs, steps, ("y", "u")))
+    library = cases.compile(tmp_path)
+    graph, fast, naive, strides = cases.kernels["two"]
+    arrays = random_arrays(graph, 0)
+    for kernel in (fast, naive):
+        code, found = run(library, kernel, graph, arrays, strides)
+        assert code == 0
+        assert_close(graph, arrays, found, 1)

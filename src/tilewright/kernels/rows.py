@@ -239,7 +239,9 @@ def schedule_columns(nest: LoopNest, region: Region) -> LoopNest:
         for statement in group:
             if statement.is_reduction:
                 nest = _row_each(nest, region, statement, tile, count)
-        nest = _narrowed(nest, (*columns, lane), of)
+    for group in phases(region):  # after all: the results of a tile are made of the whole lane
+        names = (*columns_of(region, group[0]), lane)
+        nest = _narrowed(nest, names, [statement.name for statement in group])
     return vectorize(nest, lane)
 
 
