@@ -5,7 +5,7 @@ The idea: reduce the argument to one octave, then a polynomial; what is hot stay
 This module does not know who calls them; the errors stand in `cmath`.
 """
 
-from tilewright.kernels.cmath_snippet import Snippet
+from tilewright.kernels.cmath_snippet import Snippet, Step, in_steps
 
 # In all exponentials, adding and taking away 1.5 * 2^23 rounds to an integer, which then stands in
 # the low bits of the sum: no conversion, and nothing undefined for NaN.
@@ -153,16 +153,23 @@ static inline double sigmoid_f64(double x) {
 }""",
         ("exp",),
     ),
-    Snippet(
+    *in_steps(
         "tanh_f32",
-        """\
-/* y / (y + 2), y = e^2|x| - 1; what the sum and the division have rounded is taken back. */
-static inline float tanh_f32(float x) {
+        "/* y / (y + 2), y = e^2|x| - 1; what the sum and the division have rounded"
+        " is taken back. */",
+        (
+            Step(
+                """\
     const float w = __builtin_fabsf(x + x);
     const float a = w > 20.0f ? 20.0f : w;
     const float z = __builtin_fmaf(a, 1.44269504f, 12582912.0f);
     const float n = z - 12582912.0f;
     const float r = __builtin_fmaf(n, -1.42860677e-6f, __builtin_fmaf(n, -0.693145752f, a));
+""",
+                ("z", "r"),
+            ),
+            Step(
+                """\
     float q = 1.98581e-4f;
     q = __builtin_fmaf(q, r, 1.39344967e-3f);
     q = __builtin_fmaf(q, r, 8.33336183e-3f);
@@ -172,11 +179,19 @@ static inline float tanh_f32(float x) {
     const float m = __builtin_fmaf(r * r, q, r);
     const float t = from_bits_f32((int)((unsigned)(bits_f32(z) + 127) << 23));
     const float y = __builtin_fmaf(t, m, t - 1.0f);
+""",
+                ("y",),
+            ),
+            Step(
+                """\
     const float below = y + 2.0f, lost = y - (below - 2.0f);
     const float inverse = 1.0f / below, s = y * inverse;
     const float exact = __builtin_fmaf(__builtin_fmaf(-s, below, y) - s * lost, inverse, s);
-    return __builtin_copysignf(exact, x);
-}""",
+""",
+                (),
+            ),
+        ),
+        "__builtin_copysignf(exact, x)",
         ("bits_f32",),
     ),
 )

@@ -1,9 +1,18 @@
-"""One C function as text, and the views of floats as bits that most of them need.
+"""One C function as text, those that are cut into steps, and the views of floats as bits.
+
+The idea: what takes long is written as steps, from which two texts are made: the function, and one
+of many lanes that takes each step for all of them before the next.  A processor that looks at a few
+hundred instructions then has several vectors under way, where one chain makes it wait.
 
 This module does not know which functions there are.
 """
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+LANES = 64
+"""How many elements a step is taken for: what passes between steps stays in the first cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,6 +22,44 @@ class Snippet:
     name: str
     text: str
     needs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Lines of a function of `x` in float32, and the names of what later steps take from it."""
+
+    text: str
+    gives: tuple[str, ...]
+
+
+def in_steps(
+    name: str, why: str, steps: Sequence[Step], result: str, needs: tuple[str, ...] = ()
+) -> tuple[Snippet, Snippet]:
+    """Return a function `float name(float x)`, and `void name_lanes(float *x)` that replaces LANES
+    elements by what it makes of them, with the same operations.
+
+    result: what the last lines return.
+    """
+    lines = "".join(step.text for step in steps)
+    plain = f"{why}\nstatic inline float {name}(float x) {{\n{lines}    return {result};\n}}"
+    given: tuple[str, ...] = ()
+    loops = []
+    for at, step in enumerate(steps):
+        last = at + 1 == len(steps)
+        read = re.findall(r"\w+", step.text + (result if last else ""))
+        taken = [f"{one} = {one}_[l]" for one in ("x", *given) if one in read]
+        put = [f"{one}_[l] = {one}" for one in step.gives] or [f"x_[l] = {result}"]
+        body = [f"const float {', '.join(taken)};", *_lines(step.text), f"{', '.join(put)};"]
+        inside = "".join(f"        {line}\n" for line in body)
+        loops.append(f"    for (long l = 0; l < {LANES}; l++) {{\n{inside}    }}\n")
+        given += step.gives
+    between = ", ".join(f"{one}_[{LANES}]" for one in given)
+    head = f"static inline void {name}_lanes(float *x_) {{\n    float {between};\n"
+    return Snippet(name, plain, needs), Snippet(f"{name}_lanes", f"{head}{''.join(loops)}}}", needs)
+
+
+def _lines(text: str) -> list[str]:
+    return [line.strip() for line in text.splitlines()]
 
 
 BITS = (

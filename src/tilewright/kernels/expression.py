@@ -416,6 +416,11 @@ class Printer:
         """Return the type that an expression is computed in."""
         return self._typed(expr)[0]
 
+    def held(self, expr: Expr) -> DType:
+        """Return the type that the C expression for an expression has."""
+        dtype, weak = self._typed(expr)
+        return Term("", dtype, weak=weak).held
+
     def _typed(self, expr: Expr) -> tuple[DType, bool]:
         match expr:
             case Const() | Sym():

@@ -13,10 +13,12 @@ from tilewright.base.expr import Call, Const, Expr, Read, Sym, names
 from tilewright.base.expr import walk as expressions
 from tilewright.base.scalar import BY_NAME as FUNCTIONS
 from tilewright.base.sizes import Size, same
+from tilewright.kernels.cmath_snippet import LANES
 from tilewright.kernels.conditions import Limit
 from tilewright.kernels.conversion import literal, load, stored
 from tilewright.kernels.expression import Memory, Printer, bound_to
 from tilewright.kernels.functions import apply
+from tilewright.kernels.lanes import IVDEP, LONG, Lanes, has_steps, print_stepped, stepped
 from tilewright.kernels.loops import (
     Buffer,
     Do,
@@ -35,9 +37,6 @@ from tilewright.kernels.loops import (
 from tilewright.kernels.statement import Statement
 from tilewright.kernels.sums import Held, declare, halve, result_of, take
 from tilewright.kernels.text import ATOM, ONE_BY_ONE, PRODUCT, SUM, Scope, Term, c_type
-
-LONG = 8
-"""Operations from which a function takes so long that others are worth computing meanwhile."""
 
 
 def print_nest(printer: Printer, nest: LoopNest, targets: Mapping[str, Memory], root: Scope) -> int:
@@ -75,6 +74,7 @@ class _Walk:
         self.targets = targets
         self.held: dict[str, Held] = {}
         self.kept: dict[Expr, Term] = {}
+        self.has_steps = has_steps(nest.body)
 
     def opened(self, scope: Scope, loop: Loop) -> Scope:
         """Return the scope inside of a loop, where its name and those defined at its top are known,
@@ -96,6 +96,8 @@ class _Walk:
         match item:
             case Let(name, value):
                 scope.add(f"const long {name} = {self.index(value, scope)};")
+            case Loop() if calls := self.stepped(item, scope):
+                self.by_steps(item, calls, scope)
             case Loop():
                 pragma = self.pragma(item)
                 head = self.head(item, scope, told=bool(pragma))
@@ -130,6 +132,43 @@ class _Walk:
             case Fetch(element):
                 self.fetch(element, scope)
 
+    def stepped(self, loop: Loop, scope: Scope) -> tuple[Call, ...]:
+        """Return what in a loop is computed by steps: nothing where it fills no block of lanes."""
+        if not self.has_steps:
+            return ()
+        for high in parts(loop.high, "min"):
+            count = self.count(loop.low, high)
+            if count is not None and count < LANES:
+                return ()
+        return stepped(self.printer, self.stored(loop), loop.name, self.opened(scope, loop))
+
+    def by_steps(self, loop: Loop, calls: tuple[Call, ...], scope: Scope) -> None:
+        def turn(inner: Scope) -> None:
+            self.begin(loop, inner)
+            self.items(loop.items, inner)
+
+        low, high = (self.bound(bound, scope) for bound in (loop.low, loop.high))
+        lanes = Lanes(loop.name, low, high, lambda outer: self.opened(outer, loop), turn)
+        count = self.count(loop.low, loop.high)
+        outside = self.printer.limits
+        self.printer.bounded((*outside, *_limits(loop)))
+        print_stepped(self.printer, lanes, calls, scope, even=not (count or 1) % LANES)
+        self.printer.bounded(outside)
+
+    def count(self, low: Expr, high: Expr) -> int | None:
+        """Return how many turns a loop has, where that is a number."""
+        match self.printer.simplify(Call("sub", (high, low))):
+            case Const(int(count)) if type(count) is int:
+                return count
+        return None
+
+    def stored(self, loop: Loop) -> list[Read]:
+        """Return what lanes store, if that is all they do."""
+        stores = [item for item in loop.items if isinstance(item, Do) and not item.into]
+        if loop.kind != "lanes" or len(stores) < len(loop.items):
+            return []
+        return [self.printer.normal(_target(self.nest.statement(item))) for item in stores]
+
     def begin(self, loop: Loop, scope: Scope) -> None:
         """Print those values of lanes first that take long and wait for nothing that does, where
         something else that takes long waits for one.
@@ -137,13 +176,9 @@ class _Walk:
         A processor looks a few hundred instructions ahead: what stands behind a chain of functions
         that take long is not computed beside it.
         """
-        stores = [item for item in loop.items if isinstance(item, Do) and not item.into]
-        if loop.kind != "lanes" or len(stores) < len(loop.items):
-            return
         chains: dict[Read, int] = {}  # how many that take long, one after another, a value takes
         first: list[Read] = []
-        for item in stores:
-            target = self.printer.normal(_target(self.nest.statement(item)))
+        for target in self.stored(loop):
             made = self.printer.from_the_ground(
                 target, lambda read: read in chains or scope.find(read) is not None
             )
@@ -174,7 +209,7 @@ class _Walk:
         """Return what the compiler is told of a loop: its turns do not meet, or all meet in one
         sum."""
         if loop.kind == "lanes":
-            return "#pragma GCC ivdep"
+            return IVDEP
         every = (item for item in walk(self.nest.items) if isinstance(item, Loop))
         moving = {loop.name, *(one.name for one in every if one.kind == "lanes")}
         chained = any(

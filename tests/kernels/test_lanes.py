@@ -1,0 +1,189 @@
+"""Functions by steps: what they make of blocks of lanes is what they make of an element."""
+
+import ctypes
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.kernels.harness import assert_close, body, compile_all, random_arrays, run
+
+from tilewright.graph.ir import Graph
+from tilewright.kernels import Emitted, emit, emit_naive
+
+GELU = "0.5 * {0} * (1 + tanh(0.7978845608028654 * ({0} + 0.044715 * {0} * {0} * {0})))"
+X = "x[i, j]"
+# Bodies, and how many functions of each are taken by steps.
+BODIES: dict[str, tuple[int, dict[str, str], dict[str, str], tuple[str, ...]]] = {
+    **{
+        f"gelu {n}": (
+            n >= 64,
+            {"x": f"f32[5, {n}]", "w": f"f32[{n}]"},
+            {
+                "a": f"f32[5, {n}]: y[i<5, j<{n}] = x[i, j] + w[j]",
+                "y": f"f32[5, {n}]: y[i<5, j<{n}] = {GELU.format('a[i, j]')}",
+            },
+            (),
+        )
+        for n in (63, 64, 65, 127, 128, 200)
+    },
+    "uneven pieces": (
+        1,
+        {"x": "f32[9973]"},
+        {"y": f"f32[9973]: y[i<9973] = {GELU.format('x[i]')}"},
+        (),
+    ),
+    "one in another": (
+        2,
+        {"x": "f32[5, 200]"},
+        {"y": "f32[5, 200]: y[i<5, j<200] = tanh(2 * tanh(x[i, j]) + x[i, j]) * x[i, j]"},
+        (),
+    ),
+    "one after another": (
+        3,
+        {"x": "f32[3, 150]", "w": "f32[150]"},
+        {
+            "a": "f32[3, 150]: y[i<3, j<150] = tanh(x[i, j] + w[j])",
+            "b": "f32[3, 150]: y[i<3, j<150] = a[i, j] * tanh(w[j] * x[i, j])",
+            "c": "f32[3, 150]: y[i<3, j<150] = tanh(b[i, j]) + a[i, j]",
+        },
+        ("a", "c"),
+    ),
+    "of a row": (
+        0,
+        {"x": "f32[3, 150]", "w": "f32[3]"},
+        {"y": "f32[3, 150]: y[i<3, j<150] = tanh(w[i]) * x[i, j]"},
+        (),
+    ),
+    "of a sum": (  # whose lanes go by blocks of fewer
+        0,
+        {"x": "f32[3, 150]"},
+        {
+            "s": "f32[3]: y[i<3] += x[i, j<150]",
+            "y": "f32[3, 150]: y[i<3, j<150] = tanh(x[i, j] - s[i])",
+        },
+        (),
+    ),
+    "kept": (
+        0,
+        {"x": "f32[3, 150]"},
+        {
+            "t": "f32[3, 150]: y[i<3, j<150] = tanh(x[i, j])",
+            "s": "f32[3]: y[i<3] += t[i, j<150]",
+            "y": "f32[3, 150]: y[i<3, j<150] = t[i, j] - s[i]",
+        },
+        (),
+    ),
+    "beside what has no steps": (
+        0,
+        {"x": "f32[3, 150]"},
+        {"y": "f32[3, 150]: y[i<3, j<150] = tanh(x[i, j]) * exp(x[i, j])"},
+        (),
+    ),
+    "bf16": (
+        1,
+        {"x": "bf16[3, 150]"},
+        {"y": f"bf16[3, 150]: y[i<3, j<150] = {GELU.format(X)}"},
+        (),
+    ),
+    "f64": (0, {"x": "f64[150]"}, {"y": "f64[150]: y[i<150] = tanh(x[i])"}, ()),
+    "integers": (0, {"x": "i32[150]"}, {"y": "f32[150]: y[i<150] = tanh(x[i])"}, ()),
+    "of numbers": (
+        0,
+        {"x": "f32[150]"},
+        {"y": "f32[150]: y[i<150] = x[i] * tanh(0.3 if x[i] > 0 else 0.7)"},
+        (),
+    ),
+    "absent": (
+        0,
+        {"x": "f32[150]"},
+        {"y": "f32[150]: y[i<150] = tanh(x[i - 20] ?? 0.5) + x[i + 30] else 7"},
+        (),
+    ),
+    "where": (
+        0,
+        {"x": "f32[150]"},
+        {"y": "f32[150]: y[i<150] = tanh(x[i]) where x[i] > 0 else 7"},
+        (),
+    ),
+    "pieces": (
+        0,
+        {"x": "f32[5000]", "z": "f32[3000]"},
+        {"y": "f32[8000]: y[j<8000] = tanh(x[j]) if j < 5000 else tanh(z[j - 5000] + 1)"},
+        (),
+    ),
+    "pieces of values": (
+        0,
+        {"x": "f32[5000]", "z": "f32[3000]"},
+        {
+            "t": "f32[5000]: y[j<5000] = tanh(x[j])",
+            "y": "f32[8000]: y[j<8000] = t[j] if j < 5000 else z[j - 5000]",
+        },
+        (),
+    ),
+    "a choice of it": (
+        1,
+        {"x": "f32[150]"},
+        {"y": "f32[150]: y[j<150] = x[j] if tanh(x[j]) > 0.5 else -1"},
+        (),
+    ),
+    "backwards": (1, {"x": "f32[150]"}, {"y": "f32[150]: y[i<150] = tanh(x[149 - i])"}, ()),
+    "looked up": (
+        1,
+        {"x": "f32[6]", "t": "i64[150]"},
+        {"y": "f32[150]: y[i<150] = x[t[i]] + tanh(x[t[i]])"},
+        (),
+    ),
+}
+Kernels = tuple[dict[str, tuple[Graph, Emitted, Emitted]], ctypes.CDLL]
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> Kernels:
+    made = {}
+    for name, (_, inputs, steps, outputs) in BODIES.items():
+        graph = body(inputs, steps, outputs)
+        made[name] = graph, emit(graph, check=True), emit_naive(graph)
+    every = [kernel for _, *both in made.values() for kernel in both]
+    return made, compile_all(every, tmp_path_factory.mktemp("lanes"))
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_steps_are_taken_where_all_that_takes_long_has_them(name: str, kernels: Kernels) -> None:
+    _, stepped, naive = kernels[0][name]
+    calls = sum(line.strip().startswith("tanh_f32_lanes(") for line in stepped.text.splitlines())
+    assert calls == BODIES[name][0]
+    assert "tanh_f32_lanes" not in naive.text
+
+
+@pytest.mark.parametrize("special", [False, True])
+@pytest.mark.parametrize("name", BODIES)
+def test_steps_change_no_bit(name: str, special: bool, kernels: Kernels) -> None:
+    graph, stepped, naive = kernels[0][name]
+    arrays = random_arrays(graph, 7, special)
+    code, found = run(kernels[1], stepped, graph, arrays)
+    usual, expected = run(kernels[1], naive, graph, arrays)
+    assert code == usual == (name == "looked up")  # some of the indices are below 0
+    if code:
+        return
+    if name not in ("of a sum", "kept"):  # whose sums have another order
+        for mine, other in zip(found, expected, strict=True):
+            assert _bits(mine) == _bits(other)
+    if not special:
+        assert_close(graph, arrays, found, ulps=16)
+
+
+def test_what_is_looked_up_keeps_its_bits(kernels: Kernels) -> None:
+    graph, stepped, naive = kernels[0]["looked up"]
+    x, t = random_arrays(graph, 7)
+    arrays = [x, np.abs(t)]
+    (code, found), (usual, expected) = (
+        run(kernels[1], kernel, graph, arrays) for kernel in (stepped, naive)
+    )
+    assert code == usual == 0
+    assert _bits(found[0]) == _bits(expected[0])
+
+
+def _bits(array: Any) -> bytes:
+    """Return the bits of an array; a NaN has but one."""
+    plain: np.ndarray = array.astype(np.float64)
+    return np.where(np.isnan(plain), np.nan, plain).tobytes()
