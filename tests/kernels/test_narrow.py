@@ -150,3 +150,28 @@ def test_each_of_two_phases_has_a_result_at_every_place(tmp_path: Path) -> None:
         code, found = run(library, kernel, graph, arrays, strides)
         assert code == 0
         assert_close(graph, arrays, found, 1)
+
+
+def test_what_no_term_reaches_is_the_fill(tmp_path: Path) -> None:
+    cases, line = Cases(), {"x": "f32[17]"}
+    for name, op, where in (
+        ("max", "max=", "j < 0"),
+        ("min", "min=", "j < 0"),
+        ("product", "*=", "j < 0"),
+        ("before", "max=", "j < -5"),
+        ("beyond", "max=", "j >= 2"),
+        ("crossed", "max=", "i >= 9 and i < 5"),
+        ("third", "max=", "i < (i+2)//3 - 1"),
+    ):
+        step = f"f32[]: y[] {op} x[i] where {where} else 7 for i<17, j<2"
+        cases.add(name, body(line, {"y": step}))
+    cases.add("all", body(line, {"y": "bool[]: y[] all= x[i] < 5 where j<0 else 0 for i<17, j<2"}))
+    lane = "f32[40]: y[c<40] max= x[i, c] where i < c//50 else 7 for i<17"
+    cases.add("lane", body({"x": "f32[17, 40]"}, {"y": lane}))
+    library = cases.compile(tmp_path)
+    for graph, fast, naive, strides in cases.kernels.values():
+        arrays = random_arrays(graph, 0)
+        for kernel in (fast, naive):
+            code, found = run(library, kernel, graph, arrays, strides)
+            assert code == 0
+            assert_close(graph, arrays, found, 0)

@@ -12,7 +12,7 @@ from tilewright.base.dtypes import BOOL, I64
 from tilewright.base.expr import Call, Const, Expr, Read, Sym, names
 from tilewright.base.expr import walk as expressions
 from tilewright.base.scalar import BY_NAME as FUNCTIONS
-from tilewright.base.sizes import Size, same
+from tilewright.base.sizes import Size, greatest_of, same
 from tilewright.kernels.cmath_snippet import LANES
 from tilewright.kernels.conditions import Limit
 from tilewright.kernels.conversion import literal, load, stored
@@ -45,7 +45,9 @@ def print_nest(printer: Printer, nest: LoopNest, targets: Mapping[str, Memory], 
     assert isinstance(outer, Loop) and outer.kind == "parallel", "threads share the outermost loop"
     assert outer.low == Const(0) and outer.step == 1, "its iterations are numbered"
     assert isinstance(outer.high, Const) and isinstance(outer.high.value, int), "units are counted"
-    printer.enter(ranges(nest.items))
+    # A loop that never runs proves nothing: not that each result has a term.
+    found = ranges(nest.items).items()
+    printer.enter({loop: below if greatest_of(below) > 0 else 1 for loop, below in found})
     count, name = outer.high.value, outer.name
     walker = _Walk(printer, nest, targets)
     unit = walker.opened(root, outer)
