@@ -27,6 +27,7 @@ from tilewright.runtime import check_target, processor
 
 Array = np.ndarray
 CANARY = 64  # bytes after each output that must stay as they are
+FILL = 0xFF  # what outputs hold before: a NaN, equal to nothing that should have been written
 
 
 def tensor(text: str) -> TensorType:
@@ -119,7 +120,7 @@ def run(
     for value in graph.outputs:
         dtype: DType = value.type.dtype
         shape = tuple(int(dim) for dim in value.type.shape if isinstance(dim, int))
-        raw = np.full(int(np.prod(shape)) * dtype.bytes + CANARY, 0xA5, np.uint8)
+        raw = np.full(int(np.prod(shape)) * dtype.bytes + CANARY, FILL, np.uint8)
         outputs.append((raw, shape, dtype))
     pointers = [array.ctypes.data for array in (*memory, *(raw for raw, _, _ in outputs))]
     table = (ctypes.c_void_p * max(len(pointers), 1))(*pointers)
@@ -132,7 +133,7 @@ def run(
     results = []
     for raw, shape, dtype in outputs:
         size = raw.size - CANARY
-        assert (raw[size:] == 0xA5).all(), "a kernel wrote beyond its output"
+        assert (raw[size:] == FILL).all(), "a kernel wrote beyond its output"
         results.append(raw[:size].view(dtype.numpy).reshape(shape))
     return code, results
 

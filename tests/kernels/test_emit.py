@@ -13,6 +13,7 @@ from tests.sweep import few
 from tilewright.runtime import NATIVE
 
 X = "f32[6, 10]"
+PLACED = {"g": "f32[5, 24]", "t": "i64[5, 24]"}
 # The result is a difference from a row's sum of 100 terms, about 20 in size: its last place is 32.
 ULPS = {"softmaxgrad": 128}
 CASES = Cases()
@@ -344,12 +345,11 @@ BODIES: dict[str, tuple[Any, ...]] = {
         {"g": "f32[3, 5, 24]", "t": "i64[5, 24]", "z": "f32[7, 5, 9]"},
         {"y": "f32[7, 5, 9]: y[t[c, r] % 7, c<5, t[c, r<24] % 9] += g[b<3, c, r] from z"},
     ),
-    "scattertwice": (
-        {"g": "f32[5, 24]", "t": "i64[5, 24]"},
-        {"y": "f32[5, 5, 9]: y[c<5, c, t[c, r<24] % 9] += g[c, r]"},
-    ),
+    "scatterpart": (PLACED, {"y": "f32[8, 5, 9]: y[c<5, c, t[c, r<24] % 9] += g[c, r]"}),
+    "scatterends": (PLACED, {"y": "f32[8, 9, 5]: y[c<5, t[c, r<24] % 9, c] += g[c, r]"}),
+    "scattertwice": (PLACED, {"y": "f32[5, 5, 9]: y[c<5, c, t[c, r<24] % 9] += g[c, r]"}),
     "scatterpartly": (
-        {"g": "f32[5, 24]", "t": "i64[5, 24]"},
+        PLACED,
         {"y": "f32[8, 9]: y[c<5, t[c, r<24] % 9] = g[c, r] where g[c, r] > 0 else 2"},
     ),
     "scattermax": (

@@ -48,7 +48,8 @@ def scattered(body: Body) -> Formula | str:
 
 
 def apart_loops(formula: Formula) -> tuple[str, ...]:
-    """Return the loops that keep target elements apart: each named bare, over a whole dim.
+    """Return the loops that keep target elements apart: each named bare by one dim alone, a whole
+    one.
 
     One that does so in the last dim comes alone: it runs innermost.  Others come in the target's
     order: they run outermost.
@@ -56,7 +57,8 @@ def apart_loops(formula: Formula) -> tuple[str, ...]:
     extents = static_extents(formula)
     found: dict[str, None] = {}
     for entry, extent in zip(formula.index, static_shape(formula.type), strict=True):
-        if isinstance(entry, Sym) and same(extents.get(entry.name, -1), extent):
+        alone = formula.index.count(entry) == 1
+        if isinstance(entry, Sym) and alone and same(extents.get(entry.name, -1), extent):
             found[entry.name] = None
     last = formula.index[-1]
     return (last.name,) if isinstance(last, Sym) and last.name in found else tuple(found)
