@@ -99,3 +99,40 @@ def test_a_window_of_bfloat16_is_rounded_once(name: str) -> None:
     compute, shape = WINDOWS[name]
     torch.manual_seed(3)
     beside_torch(compute, torch.randn(shape).bfloat16(), 2**-7)
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [
+        lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True),
+        lambda x: F.adaptive_max_pool2d(x, (5, 6), return_indices=True),
+        lambda x: F.max_pool3d(x, 2, 2, return_indices=True),
+    ],
+)
+def test_of_ties_the_first_in_the_image_wins_however_it_lies(
+    compute: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]],
+) -> None:
+    torch.manual_seed(4)
+    x = torch.randint(-2, 3, (2, 6, 20, 33)).float()
+
+    def turned(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return compute((x * 2).mT)
+
+    ours, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
+    (values, places), (true_values, true_places) = tw.compile(turned, ours)(ours), turned(theirs)
+    assert torch.equal(places, true_places)
+    assert torch.equal(values, true_values)
+    for leaf, result in ((ours, values), (theirs, true_values)):
+        result.sum().backward()
+        assert leaf.grad is not None
+    torch.testing.assert_close(ours.grad, theirs.grad)
+
+
+def test_the_first_of_equal_numbers_over_two_dims_is_the_first_as_they_count() -> None:
+    torch.manual_seed(5)
+    x = torch.randint(-2, 3, (4, 5, 30, 7)).float()
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return (x * 2).permute(0, 2, 3, 1).flatten(1).argmax(1)
+
+    assert torch.equal(tw.compile(fn, x)(x), fn(x))

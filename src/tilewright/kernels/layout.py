@@ -19,6 +19,7 @@ from tilewright.kernels.body import (
     volume,
 )
 from tilewright.kernels.expression import bound_to
+from tilewright.kernels.reduce import BEST
 from tilewright.kernels.regions import Region
 from tilewright.kernels.statement import State
 
@@ -201,7 +202,11 @@ def ordered(state: State, region: Region) -> Region:
         best = max(region.rows, key=lambda n: (_score(state, region, n), region.rows.index(n)))
         rows = (*(n for n in region.rows if n != best), best)
         return replace(region, rows=rows, lane=_crossing(state, region, best))
-    column = max(region.columns, key=lambda n: (_score(state, region, n), region.columns.index(n)))
+    if any(statement.formula.op in BEST for statement in region.statements):
+        column = region.columns[-1]  # of equal terms it is the first that counts: they stay
+    else:
+        choice = [(_score(state, region, n), k) for k, n in enumerate(region.columns)]
+        column = region.columns[max(choice)[1]]
     columns = (*(n for n in region.columns if n != column), column)
     lane = ""
     wide = [n for n in region.rows if nominal(state.extents[n]) >= LANE]
