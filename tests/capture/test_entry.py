@@ -2,9 +2,11 @@
 
 import copy
 import dataclasses
+import gc
 import logging
 from collections.abc import Callable
 from typing import Any, NamedTuple
+from unittest import mock
 
 import pytest
 import torch
@@ -100,6 +102,12 @@ class Marking(nn.Module):
         y = torch.relu(x)
         self.busy = not self.tidy
         return y
+
+
+def test_nobody_asks_for_a_collection_while_a_graph_is_captured() -> None:
+    with mock.patch.object(gc, "collect") as asked:
+        capture(nn.Linear(4, 4), torch.ones(2, 4))
+    asked.assert_not_called()
 
 
 def test_an_object_that_is_put_back_as_it_was_has_not_changed() -> None:

@@ -180,6 +180,8 @@ def _run_dynamo(
         with (
             torch._dynamo.config.patch(
                 allow_rnn=True,
+                # All that a compilation makes would be counted as old, and be looked through again.
+                run_gc_after_compile=False,
                 ignore_logger_methods=_logging(),
                 side_effect_replay_policy="error",
                 skip_nnmodule_hook_guards=False,  # a hook may be added to a module later
