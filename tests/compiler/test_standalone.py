@@ -43,8 +43,10 @@ def of_windows() -> tuple[nn.Module, Any, Sequence[Tensor]]:
 
 
 def of_winograd() -> tuple[nn.Module, Any, Sequence[Tensor]]:
-    model = nn.Conv2d(128, 128, 3, padding=1)
-    return model, squares, (torch.randn(8, 128, 28, 28), torch.randn(8, 128, 28, 28))
+    """Many squares, whose kernels are transformed first, and few, whose kernels are not."""
+    many, few = nn.Conv2d(128, 40, 3, padding=1), nn.Conv2d(40, 17, 3, padding=1)
+    model = nn.Sequential(many, nn.AvgPool2d(7), few)
+    return model, squares, (torch.randn(8, 128, 28, 28), torch.randn(8, 17, 4, 4))
 
 
 def of_recurrences() -> tuple[nn.Module, Any, Sequence[Tensor]]:

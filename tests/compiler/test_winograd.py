@@ -136,14 +136,15 @@ def test_what_kernels_take_transformed_is_bounded_unless_they_stay(
 @pytest.mark.parametrize(
     ("inputs", "outputs", "size", "passes", "gradients"),
     [
-        (64, 64, 4, 0, 0),
-        (128, 128, 4, 0, 1),
+        (64, 64, 2, 0, 0),
+        (64, 64, 4, 1, 1),
+        (128, 128, 4, 1, 2),
         (512, 512, 4, 1, 2),
         (16, 16, 8, 1, 1),
         (64, 64, 8, 1, 2),
     ],
 )
-def test_few_squares_are_where_channels_are_many(
+def test_squares_may_be_few_and_gradients_of_kernels_ask_for_channels_too(
     inputs: int, outputs: int, size: int, passes: int, gradients: int
 ) -> None:
     x, w = operands(8, inputs, outputs, size, size)
@@ -199,8 +200,11 @@ def test_what_is_foreseen_is_what_a_training_step_calls(size: int, channels: int
 
 
 @pytest.mark.parametrize("frozen", [False, True])
-def test_what_is_foreseen_is_what_a_frozen_net_calls(frozen: bool) -> None:
-    """Squares enough for kernels that are transformed once, too few for each call."""
+def test_what_is_foreseen_is_what_a_frozen_net_calls(
+    frozen: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kernels that may be transformed once, and are too many for each call."""
+    monkeypatch.setattr(winograd, "MOST_TRANSFORMED", 16 * 16 * 16 - 1)
     net = torch.nn.Conv2d(16, 16, 3, padding=1).eval()
     options = tw.Options(library=False, frozen=frozen)
     with torch.no_grad():

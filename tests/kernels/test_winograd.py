@@ -14,6 +14,7 @@ from tilewright.kernels import (
     MOST_INPUTS,
     Winograd,
     emit_winograd,
+    emit_winograd_at_once,
     emit_winograd_weights,
     winograd_text,
 )
@@ -27,9 +28,15 @@ def dense(*shape: int) -> tuple[int, ...]:
 
 
 def made(
-    images: int, outputs: int, inputs: int, height: int, width: int, order: str = "nchw"
+    images: int,
+    outputs: int,
+    inputs: int,
+    height: int,
+    width: int,
+    order: str = "nchw",
+    kernel: str = "ocij",
 ) -> Winograd:
-    """Return a convolution whose x and y lie in an order of their dims."""
+    """Return a convolution whose x and y, and whose kernels, lie in an order of their dims."""
 
     def lie(channels: int, h: int, w: int) -> tuple[int, ...]:
         extents = dict(zip("nchw", (images, channels, h, w), strict=True))
@@ -37,7 +44,9 @@ def made(
         return tuple(strides[dim] for dim in "nchw")
 
     x, y = lie(inputs, height + 2, width + 2), lie(outputs, height, width)
-    kernels = dense(outputs, inputs, 3, 3)
+    sides = dict(zip("ocij", (outputs, inputs, 3, 3), strict=True))
+    steps = dict(zip(kernel, dense(*(sides[dim] for dim in kernel)), strict=True))
+    kernels = tuple(steps[dim] for dim in "ocij")
     return Winograd(F32, images, outputs, inputs, height, width, x, kernels, y)
 
 
@@ -49,7 +58,12 @@ CASES = (
     made(1, 3, MOST_INPUTS, 4, 4),
     made(2, 3, MOST_INPUTS + 20, 4, 4),
     made(9, 70, 24, 16, 16, order="cnhw"),
+    made(1, 45, 19, 2, 4, kernel="coij"),
+    made(1, 30, 33, 6, 2, kernel="cijo"),
+    made(2, 17, 5, 4, 8, kernel="ijco"),
+    made(1, 1, 40, 8, 34, kernel="ocji"),
 )
+WAYS = ("before", "at once")
 
 
 @pytest.fixture(scope="module", params=["native", "x86-64-v3", "x86-64"])
@@ -58,7 +72,7 @@ def library(request: pytest.FixtureRequest) -> ctypes.CDLL:
     kernels = {
         kernel.name: kernel.text
         for one in (*CASES, turned(CASES[0]))
-        for kernel in (emit_winograd_weights(one), emit_winograd(one))
+        for kernel in (emit_winograd_weights(one), emit_winograd(one), emit_winograd_at_once(one))
     }
     return compiled_for(request.param, dict([winograd_text(F32)]) | kernels)
 
@@ -92,16 +106,24 @@ def run(
     k: np.ndarray,
     parts: Sequence[int] = (),
     first_tap: int = 0,
+    way: str = "before",
 ) -> np.ndarray:
-    """Return y's memory, with some behind it; parts: where ranges of parts begin and end."""
+    """Return y's memory, with some behind it; parts: where ranges of parts begin and end.
+
+    way: when kernels are transformed, one of WAYS.
+    """
     u = np.full(int(np.prod(one.transformed)), np.nan, np.float32)
     size = sum((n - 1) * s for n, s in zip(shape_of(one), one.y, strict=True)) + 1
     y = np.full(size + 64, CANARY, np.float32)
     start = k[first_tap:].ctypes.data
-    for kernel, pointers in (
-        (emit_winograd_weights(one), (start, u.ctypes.data)),
-        (emit_winograd(one), (x.ctypes.data, u.ctypes.data, start, y.ctypes.data)),
-    ):
+    launches = {
+        "before": (
+            (emit_winograd_weights(one), (start, u.ctypes.data)),
+            (emit_winograd(one), (x.ctypes.data, u.ctypes.data, start, y.ctypes.data)),
+        ),
+        "at once": ((emit_winograd_at_once(one), (x.ctypes.data, start, y.ctypes.data)),),
+    }
+    for kernel, pointers in launches[way]:
         function = library[kernel.name]
         function.argtypes = (ctypes.c_void_p, *(ctypes.c_long,) * 3)
         cuts = (0, *(at for at in parts if at < kernel.parts), kernel.parts)
@@ -142,27 +164,32 @@ def exact(one: Winograd, x: np.ndarray, k: np.ndarray) -> np.ndarray:
     return total
 
 
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("one", CASES, ids=range(len(CASES)))
-def test_outputs_are_near_those_of_the_definition(one: Winograd, library: ctypes.CDLL) -> None:
+def test_outputs_are_near_those_of_the_definition(
+    one: Winograd, way: str, library: ctypes.CDLL
+) -> None:
     x, k = operands(one, 0)
-    found = view(run(library, one, x, k), shape_of(one), one.y)
+    found = view(run(library, one, x, k, way=way), shape_of(one), one.y)
     # Sums of n terms around 1 are rounded n times, and grow with the root of n; so do errors.
     bound = np.finfo(np.float32).eps * (9 * one.inputs + 32)
     assert abs(found - exact(one, x, k)).max() <= bound
 
 
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("one", CASES, ids=range(len(CASES)))
-def test_blocks_change_no_bit(one: Winograd, library: ctypes.CDLL) -> None:
+def test_blocks_change_no_bit(one: Winograd, way: str, library: ctypes.CDLL) -> None:
     x, k = operands(one, 1)
     whole = run(library, one, x, k)
-    for parts in ((1,), (1, 2, 3, 5, 8), tuple(range(1, 16)), (7,)):
-        assert np.array_equal(run(library, one, x, k, parts), whole)
+    for parts in ((), (1,), (1, 2, 3, 5, 8), tuple(range(1, 16)), (7,)):
+        assert np.array_equal(run(library, one, x, k, parts, way=way), whole)
 
 
-def test_taps_may_go_backwards(library: ctypes.CDLL) -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_taps_may_go_backwards(way: str, library: ctypes.CDLL) -> None:
     one = turned(CASES[0])
     x, k = operands(one, 2)
-    found = view(run(library, one, x, k, first_tap=8), shape_of(one), one.y)
+    found = view(run(library, one, x, k, first_tap=8, way=way), shape_of(one), one.y)
     forward = k.reshape(one.inputs, one.outputs, 3, 3)[:, :, ::-1, ::-1].transpose(1, 0, 2, 3)
     expected = exact(CASES[0], x, np.ascontiguousarray(forward).reshape(-1))
     np.testing.assert_allclose(found, expected, rtol=0, atol=5e-5)

@@ -21,6 +21,7 @@ from tilewright.graph.convolution import Convolution
 from tilewright.graph.ir import Loop, Node, TensorType
 from tilewright.graph.total import fixed
 from tilewright.kernels import (
+    FEW_SQUARES,
     WINOGRAD_DTYPES,
     Winograd,
     WinogradGradient,
@@ -29,6 +30,7 @@ from tilewright.kernels import (
     emit_transformed_image,
     emit_transformed_tangent,
     emit_winograd,
+    emit_winograd_at_once,
     emit_winograd_weights,
     tiles,
     winograd_gradient_text,
@@ -40,10 +42,8 @@ if TYPE_CHECKING:
     from tilewright.compiler.assemble import Assembly
 
 TAPS = 3
-FEWEST_SQUARES, FEWEST_OF_FEW = 32, 64
-"""Squares of four outputs from which reading transformed kernels pays; from which transforming them
-in each call does, where channels on either side are fewer than MANY_CHANNELS."""
-MANY_CHANNELS = 512
+FEWEST_SQUARES = 32
+"""Squares of four outputs from which transforming kernels and image pays."""
 MOST_CHANNELS = 1024
 """Channels of the image up to which that is so."""
 FEWEST_CHANNELS = 16
@@ -74,8 +74,7 @@ def _pays(images: int, outputs: int, inputs: int, size: tuple[int, ...], *, kept
     if any(type(n) is not int for n in (images, outputs, inputs, *size)):
         return False
     channels, squares = min(outputs, inputs), images * prod(size) // 4
-    fewest = FEWEST_SQUARES if kept or channels >= MANY_CHANNELS else FEWEST_OF_FEW
-    if channels < FEWEST_CHANNELS or squares < fewest or any(n % 2 for n in size):
+    if channels < FEWEST_CHANNELS or squares < FEWEST_SQUARES or any(n % 2 for n in size):
         return False
     return inputs <= MOST_CHANNELS and (kept or 16 * inputs * outputs <= MOST_TRANSFORMED)
 
@@ -189,9 +188,14 @@ def _launch(
     assembly: "Assembly", node: Node, one: Winograd, image: View, kernel: View, output: View
 ) -> None:
     before, there = assembly.before(kernel)
+    functions = winograd_text(one.dtype)
+    if before.kind != KEPT and one.squares <= FEW_SQUARES:
+        main = emit_winograd_at_once(one)
+        assembly.call(main, functions, (image, kernel), (output,), node.origin)
+        assembly.decide(node, "kernel", f"{main.recipe}: {main.name}", main.flops, main.bytes)
+        return
     u = before.scratch(f"{node.output.name}_kernels", TensorType(one.transformed, one.dtype))
     weights, main = emit_winograd_weights(one), emit_winograd(one)
-    functions = winograd_text(one.dtype)
     before.call(weights, functions, (there,), (u,), node.origin)
     assembly.call(main, functions, (image, u, kernel), (output,), node.origin)
     reason = f"{main.recipe}: {main.name}"

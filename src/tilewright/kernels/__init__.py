@@ -56,10 +56,12 @@ from tilewright.kernels.emit import FLAGS, Emitted, choose_recipe, emit, emit_na
 from tilewright.kernels.epilogue import Epilogue, Following, print_epilogue
 from tilewright.kernels.traffic import kernel_loops, moved
 from tilewright.kernels.winograd import (
+    FEW_SQUARES,
     MOST_INPUTS,
     WINOGRAD_DTYPES,
     Winograd,
     emit_winograd,
+    emit_winograd_at_once,
     emit_winograd_weights,
     winograd_text,
 )
@@ -122,9 +124,11 @@ __all__ = [
     "emit_naive",
     "emit_product",
     "emit_winograd",
+    "emit_winograd_at_once",
     "emit_winograd_weights",
     "winograd_gradient_text",
     "winograd_text",
+    "FEW_SQUARES",
     "MOST_INPUTS",
     "WINOGRAD_DTYPES",
     "Winograd",

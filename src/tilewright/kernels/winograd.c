@@ -5,76 +5,169 @@
        Y = A' [sum over c of (G k G') * (B' x B)] A
 
    Each of the 16 elements of a transformed square is a product of matrices of its own, in tiles of
-   `contraction.c`, which stands before this text.  Squares are taken together as many as fit into
-   the second cache; what is transformed of them never leaves it.  What does not come out finite is
-   summed again as the definition says: differences of infinities are no numbers. */
+   `contraction.c`, which stands before this text.  Squares are lanes of the image and of the result,
+   outputs those of kernels.  Squares are taken together as many as fit into the second cache; what
+   is transformed of them never leaves it.  What does not come out finite is summed again as the
+   definition says: differences of infinities are no numbers. */
 
 #define SQUARES PANEL                                   /* of a panel */
-#define MARGIN 16                                       /* after rows and planes of transformed kernels */
+#define NEAR 8                                          /* channels whose lines are copied in turn */
+#define SOME 16                                         /* inputs whose kernels are read in turn */
+#define MARGIN 16                                       /* after planes of what is transformed */
 
-/* u[a][b][o][c] = (G k G')[a][b] of kernels from `o` to before `end`; rows are c + MARGIN apart, and
-   so much is between planes. */
-void WEIGHTS(long o, long end, long outputs, long inputs, const T *k, const long *steps, T *u) {
-  const long row = inputs + MARGIN, plane = outputs * row + MARGIN;
+/* Tile q of `tiles` begins with this output. */
+inlined long tile_top(long q, long tiles, long outputs) { return outputs * q / tiles; }
+
+/* Where u has the planes of tile q: they are `inputs` times its outputs, and a margin. */
+inlined long tile_at(long q, long top, long inputs) { return 16 * (inputs * top + MARGIN * q); }
+
+/* u[tile][a][b][c][o] = (G k G')[a][b], outputs by the tiles of rows that read them, of the tiles
+   from `part` to before `end` of `parts`.  Outputs are lanes: a vector that is stored has more than
+   a tile; the next takes their place, the last one's are the margin's. */
+void WEIGHTS(long part, long end, long parts, long outputs, long inputs, const T *k,
+             const long *steps, T *restrict u) {
+  const long tiles = (outputs + ROWS - 1) / ROWS;
   const T half = (T)0.5;
-  long taps[9];
+  T near[SOME * 16 * LANES] __attribute__((aligned(VECTOR))) = {0};
+  long taps[9], at[9], lowest = 0, found = 0;
+  int terms[SOME * 16], columns[ROWS];
   for (long i = 0; i < 9; i++) taps[i] = i / 3 * steps[2] + i % 3 * steps[3];
-  for (; o < end; o++)
-    for (long c = 0; c < inputs; c += LANES) {
-      const long some = least(LANES, inputs - c);
-      const T *from = k + o * steps[0] + c * steps[1];
-      T g[9][LANES] = {0};
-      V t[12];
-      for (long l = 0; l < some; l++, from += steps[1])
-        unrolled for (long i = 0; i < 9; i++) g[i][l] = from[taps[i]];
-      unrolled for (long j = 0; j < 3; j++) {
-        const V first = *(const V *)g[j], middle = *(const V *)g[3 + j];
-        const V last = *(const V *)g[6 + j], outer = first + last;
-        t[j] = first;
-        t[3 + j] = half * (outer + middle);
-        t[6 + j] = half * (outer - middle);
-        t[9 + j] = last;
-      }
-      T *to = u + o * row + c;                          /* the margin takes what is too much */
-      unrolled for (long a = 0; a < 4; a++, to += 4 * plane) {
-        const V outer = t[3 * a] + t[3 * a + 2];
-        *(V *)to = t[3 * a];
-        *(V *)(to + plane) = half * (outer + t[3 * a + 1]);
-        *(V *)(to + 2 * plane) = half * (outer - t[3 * a + 1]);
-        *(V *)(to + 3 * plane) = t[3 * a + 2];
+  for (long i = 0; i < 9; i++) lowest = least(lowest, taps[i]);
+  for (long i = 0; i < 9; i++)
+    if (taps[i] - lowest < 9) found |= 1L << (taps[i] - lowest);
+  /* Nine taps that lie together, in whatever order, are read as vectors, with some of what follows
+     them; but not the last in memory. */
+  const int dense = found == 511;
+  const int more = dense && steps[1] > 9 && steps[0] >= 9;
+  const long apart = more ? 16 : 9;
+  for (long i = 0; i < 9; i++) at[i] = (dense ? taps[i] - lowest : i) * LANES;
+  for (long t = 0; t < SOME * apart; t++)
+    terms[t] = t / apart * steps[1] + (dense ? lowest + t % apart : taps[t % apart]);
+  for (long r = 0; r < ROWS; r++) columns[r] = r * steps[0];
+  for (long q = tiles * part / parts; q < tiles * end / parts; q++) {
+    const long top = tile_top(q, tiles, outputs), high = tile_top(q + 1, tiles, outputs) - top;
+    const long plane = inputs * high + MARGIN, whole = inputs - (more && q == tiles - 1);
+    T *to = u + tile_at(q, top, inputs);
+    for (long c = 0, some; c < inputs; c += some) {
+      some = c < whole ? least(SOME, whole - c) : 1;
+      pack(c < whole ? some * apart : 9, high, k + top * steps[0] + c * steps[1], terms, columns,
+           near, LANES);
+      for (long l = 0; l < some; l++, to += high) {
+        const T *g = near + l * apart * LANES;
+        V t[12];
+        unrolled for (long j = 0; j < 3; j++) {
+          const V first = *(const V *)(g + at[j]), middle = *(const V *)(g + at[3 + j]);
+          const V last = *(const V *)(g + at[6 + j]), outer = first + last;
+          t[j] = first;
+          t[3 + j] = half * (outer + middle);
+          t[6 + j] = half * (outer - middle);
+          t[9 + j] = last;
+        }
+        T *row = to;
+        unrolled for (long a = 0; a < 4; a++, row += 4 * plane) {
+          const V outer = t[3 * a] + t[3 * a + 2];
+          *(V *)row = t[3 * a];
+          *(V *)(row + plane) = half * (outer + t[3 * a + 1]);
+          *(V *)(row + 2 * plane) = half * (outer - t[3 * a + 1]);
+          *(V *)(row + 3 * plane) = t[3 * a + 2];
+        }
       }
     }
+  }
 }
 
 /* extents: images, outputs, inputs, squares down, squares across.  Strides in elements: of x and y
    n, channel, h, w; of k o, c, i, j. */
 typedef struct { long images, outputs, inputs, down, across; } Extents;
 
-/* `count` squares of one channel from `x` on, beside each other: to 16 planes. */
-static void transform(const T *x, const long *xs, long count, T *restrict to, long plane) {
-  T r[4][2 * SQUARES + 2], q[4][2 * SQUARES + 2];
-  const long wide = 2 * count + 2;
-  for (long i = 0; i < 4; i++)
-    if (xs[3] == 1) for (long w = 0; w < wide; w++) r[i][w] = x[i * xs[2] + w];
-    else for (long w = 0; w < wide; w++) r[i][w] = x[i * xs[2] + w * xs[3]];
-  for (long w = 0; w < wide; w++) {
-    q[0][w] = r[0][w] - r[2][w];
-    q[1][w] = r[1][w] + r[2][w];
-    q[2][w] = r[2][w] - r[1][w];
-    q[3][w] = r[1][w] - r[3][w];
+/* Squares of a panel that lie beside each other: `count` from the square `at` on, and how far their
+   first elements are from the beginning of x and of y. */
+typedef struct { long x, y; int at, count; } Run;
+
+/* Squares from `first` to before `last`, a panel's, as runs; returns how many. */
+static long runs_of(const Extents *e, long first, long last, const long *xs, const long *ys,
+                    Run *runs) {
+  long many = 0;
+  for (long s = first; s < last; many++) {
+    const long across = s % e->across, line = s / e->across, n = line / e->down;
+    const long count = least(e->across - across, last - s), h = line % e->down * 2;
+    runs[many] = (Run){n * xs[0] + h * xs[2] + across * 2 * xs[3],
+                       n * ys[0] + h * ys[2] + across * 2 * ys[3], s - first, count};
+    s += count;
+  }
+  return many;
+}
+
+/* p[t * step + j] = x[xt[t] + j] for j < n, an even number. */
+inlined void copied(long depth, long n, const T *x, const int *xt, T *restrict p, long step) {
+  const long size = n * sizeof(T);
+  if (size >= 64) copy64(depth, n, x, xt, p, step);
+  else if (size >= 32) copy32(depth, n, x, xt, p, step);
+  else if (size >= 16) copy16(depth, n, x, xt, p, step);
+  else copy8(depth, n, x, xt, p, step);
+}
+
+/* A panel of squares of one channel to 16 planes.  x: the four lines of their first two columns,
+   `row` apart, and `apart` from these those of the last two. */
+static void transform(const T *x, long row, long apart, T *restrict to, long plane) {
+  T q[4][2 * SQUARES], r[4][2 * SQUARES];
+  const T *y = x + apart;
+  for (long w = 0; w < 2 * SQUARES; w++) {
+    q[0][w] = x[w] - x[2 * row + w];
+    q[1][w] = x[row + w] + x[2 * row + w];
+    q[2][w] = x[2 * row + w] - x[row + w];
+    q[3][w] = x[row + w] - x[3 * row + w];
+  }
+  for (long w = 0; w < 2 * SQUARES; w++) {
+    r[0][w] = y[w] - y[2 * row + w];
+    r[1][w] = y[row + w] + y[2 * row + w];
+    r[2][w] = y[2 * row + w] - y[row + w];
+    r[3][w] = y[row + w] - y[3 * row + w];
   }
   for (long a = 0; a < 4; a++, to += 4 * plane)
-    for (long s = 0; s < count; s++) {
-      const T *d = q[a] + 2 * s;
-      to[s] = d[0] - d[2];
-      to[plane + s] = d[1] + d[2];
-      to[2 * plane + s] = d[2] - d[1];
-      to[3 * plane + s] = d[1] - d[3];
+    for (long s = 0; s < SQUARES; s++) {
+      const T *d = q[a] + 2 * s, *g = r[a] + 2 * s;
+      to[s] = d[0] - g[0];
+      to[plane + s] = d[1] + g[0];
+      to[2 * plane + s] = g[0] - d[1];
+      to[3 * plane + s] = d[1] - g[1];
     }
 }
 
-/* The four outputs of a panel's squares from their 16 planes m; returns whether all are finite. */
-static int together(const T *m, T out[4][SQUARES]) {
+/* A panel of squares, `many` runs, of all channels.  Lines that do not lie together as they are are
+   copied so; squares behind the last are zeros: what is multiplied is a number. */
+static void transformed(const Extents *e, const Run *runs, long many, const T *x, const long *xs,
+                        T *restrict to, long plane) {
+  T near[NEAR * 8 * 2 * SQUARES] __attribute__((aligned(VECTOR)));
+  int rows[NEAR * 8];
+  const long last = runs[many - 1].at + runs[many - 1].count;
+  if (many == 1 && last == SQUARES && xs[3] == 1) {
+    for (long c = 0; c < e->inputs; c++)
+      transform(x + runs[0].x + c * xs[1], xs[2], 2, to + c * SQUARES, plane);
+    return;
+  }
+  for (long t = 0; t < NEAR * 8; t++)
+    rows[t] = t / 8 * xs[1] + t / 2 % 4 * xs[2] + t % 2 * 2 * xs[3];
+  if (last < SQUARES) __builtin_memset(near, 0, sizeof near);
+  for (long c = 0; c < e->inputs; c += NEAR) {
+    const long some = least(NEAR, e->inputs - c);
+    for (const Run *run = runs; run < runs + many; run++) {
+      const T *from = x + run->x + c * xs[1];
+      T *there = near + 2 * run->at;
+      if (xs[3] == 1) copied(some * 8, 2 * run->count, from, rows, there, 2 * SQUARES);
+      else
+        for (long t = 0; t < some * 8; t++)
+          for (long w = 0; w < 2 * run->count; w++)
+            there[t * 2 * SQUARES + w] = from[rows[t] + w * xs[3]];
+    }
+    for (long k = 0; k < some; k++)
+      transform(near + k * 16 * SQUARES, 4 * SQUARES, 2 * SQUARES, to + (c + k) * SQUARES, plane);
+  }
+}
+
+/* The two lines of outputs of a panel's squares from their 16 planes m; returns whether all are
+   finite. */
+static int together(const T *m, T out[2][2 * SQUARES]) {
   T zero[SQUARES];
   for (long s = 0; s < SQUARES; s++) {
     T t[8];
@@ -84,12 +177,14 @@ static int together(const T *m, T out[4][SQUARES]) {
       t[b] = at[0] + at[a] + at[2 * a];
       t[4 + b] = at[a] - at[2 * a] - at[3 * a];
     }
+    zero[s] = 0;
     for (long p = 0; p < 2; p++) {
-      out[2 * p][s] = t[4 * p] + t[4 * p + 1] + t[4 * p + 2];
-      out[2 * p + 1][s] = t[4 * p + 1] - t[4 * p + 2] - t[4 * p + 3];
+      const T left = t[4 * p] + t[4 * p + 1] + t[4 * p + 2];
+      const T right = t[4 * p + 1] - t[4 * p + 2] - t[4 * p + 3];
+      out[p][2 * s] = left;
+      out[p][2 * s + 1] = right;
+      zero[s] += (left - left) + (right - right);
     }
-    zero[s] = (out[0][s] - out[0][s]) + (out[1][s] - out[1][s]) + (out[2][s] - out[2][s]) +
-              (out[3][s] - out[3][s]);
   }
   int finite = 1;
   for (long s = 0; s < SQUARES; s++) finite &= zero[s] == 0;
@@ -108,64 +203,58 @@ static T defined(const Extents *e, const T *x, const long *xs, const T *k, const
   return sum;
 }
 
-/* Squares from `first` to before `last`, outputs from `o` to before `end`.  u: as WEIGHTS left it.
-   v: memory for `block` elements, those of a panel at least. */
-void SQUARES_OF(const Extents *e, long first, long last, long o, long end, const T *x,
-                const long *xs, const T *u, const T *k, const long *ks, T *y, const long *ys,
-                T *restrict v, long block) {
-  const long row = e->inputs + MARGIN, all = e->outputs * row + MARGIN, rows = end - o;
-  const long tiles = (rows + ROWS - 1) / ROWS, most = block / (16 * e->inputs) / SQUARES;
-  T m[16 * ROWS * SQUARES], out[4][SQUARES];
+/* Squares from `first` to before `last`, tiles of outputs from `part` to before `end` of `parts`.
+   u: as WEIGHTS left it, or 0: then each tile's kernels are transformed here.  v: memory for `block`
+   elements, those of a panel at least, and behind them, if u is 0, for a tile's kernels. */
+void SQUARES_OF(const Extents *e, long first, long last, long part, long end, long parts,
+                const T *x, const long *xs, const T *u, const T *k, const long *ks, T *y,
+                const long *ys, T *restrict v, long block) {
+  static const int lines[] = {0, 2 * SQUARES};
+  const long tiles = (e->outputs + ROWS - 1) / ROWS, panel = e->inputs * SQUARES;
+  const long most = (block / 16 - MARGIN) / panel;
+  T m[16 * ROWS * SQUARES], out[2][2 * SQUARES];
+  Run runs[SQUARES];
   while (first < last) {
     const long panels = least((last - first + SQUARES - 1) / SQUARES, most < 1 ? 1 : most);
-    const long here = least(last - first, panels * SQUARES), plane = panels * e->inputs * SQUARES;
-    if (here < panels * SQUARES)
-      for (long i = 0; i < 16 * e->inputs; i++)         /* what is multiplied is a number */
-        for (long s = here % SQUARES; s < SQUARES; s++)
-          v[i / e->inputs * plane + ((panels - 1) * e->inputs + i % e->inputs) * SQUARES + s] = 0;
-    for (long s = 0; s < here;) {
-      const long at = first + s, across = at % e->across, line = at / e->across;
-      const long count = least(least(e->across - across, here - s), SQUARES - s % SQUARES);
-      const T *from = x + line / e->down * xs[0] + line % e->down * 2 * xs[2] + across * 2 * xs[3];
-      T *to = v + s / SQUARES * e->inputs * SQUARES + s % SQUARES;
-      for (long c = 0; c < e->inputs; c++)
-        transform(from + c * xs[1], xs, count, to + c * SQUARES, plane);
-      s += count;
+    const long here = least(last, first + panels * SQUARES), plane = panels * panel + MARGIN;
+    for (long p = 0, s = first; p < panels; p++, s += SQUARES) {
+      const long many = runs_of(e, s, least(here, s + SQUARES), xs, ys, runs);
+      transformed(e, runs, many, x, xs, v + p * panel, plane);
     }
-    for (long q = 0; q < tiles; q++) {
-      const long top = o + rows * q / tiles, high = o + rows * (q + 1) / tiles - top;
-      for (long p = 0; p < panels; p++) {
+    for (long q = tiles * part / parts; q < tiles * end / parts; q++) {
+      const long top = tile_top(q, tiles, e->outputs);
+      const long high = tile_top(q + 1, tiles, e->outputs) - top;
+      const long before = tile_at(q, top, e->inputs);
+      if (!u) WEIGHTS(q, q + 1, tiles, e->outputs, e->inputs, k, ks, v + block - before);
+      const T *a = u ? u + before : v + block;
+      for (long p = 0, s = first; p < panels; p++, s += SQUARES) {
         for (long ab = 0; ab < 16; ab++) {
           const Tile to = {m + ab * ROWS * SQUARES, SQUARES, LANES};
-          const T *b = v + ab * plane + p * e->inputs * SQUARES;
-          const Stack one = {e->inputs, 0, row, 1, b, SQUARES, LANES, to, to, 1, 0};
-          any_tiles(high, WIDE, 1, &one, u + ab * all + top * row);
+          const T *b = v + ab * plane + p * panel;
+          const Stack one = {e->inputs, 0, 1, high, b, SQUARES, LANES, to, to, 1, 0};
+          any_tiles(high, WIDE, 1, &one, a + ab * (e->inputs * high + MARGIN));
         }
-        for (long r = 0; r < high; r++) {
-          const int finite = together(m + r * SQUARES, out);
-          for (long s = p * SQUARES; s < least(here, (p + 1) * SQUARES);) {
-            const long at = first + s, across = at % e->across, line = at / e->across;
-            const long count = least(least(e->across - across, here - s), SQUARES - s % SQUARES);
-            const long n = line / e->down, h = line % e->down * 2;
-            for (long i = 0; i < 2; i++) {
-              const T *left = out[2 * i] + s % SQUARES, *right = out[2 * i + 1] + s % SQUARES;
-              T *to = y + n * ys[0] + (top + r) * ys[1] + (h + i) * ys[2] + 2 * across * ys[3];
-              if (ys[3] == 1)
-                for (long l = 0; l < count; l++) to[2 * l] = left[l], to[2 * l + 1] = right[l];
-              else
-                for (long l = 0; l < count; l++)
-                  to[2 * l * ys[3]] = left[l], to[(2 * l + 1) * ys[3]] = right[l];
-              for (long l = 0; l < 2 * count && !finite; l++)
-                if (to[l * ys[3]] - to[l * ys[3]] != 0)
-                  to[l * ys[3]] = defined(
-                      e, x + n * xs[0] + (h + i) * xs[2] + (2 * across + l) * xs[3], xs,
-                      k + (top + r) * ks[0], ks);
+        const long many = runs_of(e, s, least(here, s + SQUARES), xs, ys, runs);
+        for (long r = top; r < top + high; r++) {
+          const int finite = together(m + (r - top) * SQUARES, out);
+          for (const Run *run = runs; run < runs + many; run++) {
+            const T *from = out[0] + 2 * run->at;
+            T *to = y + run->y + r * ys[1];
+            if (ys[3] == 1) copied(2, 2 * run->count, from, lines, to, ys[2]);
+            else
+              for (long i = 0; i < 2; i++)
+                for (long w = 0; w < 2 * run->count; w++)
+                  to[i * ys[2] + w * ys[3]] = from[lines[i] + w];
+            for (long l = 0; l < 4 * run->count && !finite; l++) {
+              const long i = l % 2, w = l / 2;
+              if (from[lines[i] + w] - from[lines[i] + w] != 0)
+                to[i * ys[2] + w * ys[3]] =
+                    defined(e, x + run->x + i * xs[2] + w * xs[3], xs, k + r * ks[0], ks);
             }
-            s += count;
           }
         }
       }
     }
-    first += here;
+    first = here;
   }
 }

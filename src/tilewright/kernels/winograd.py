@@ -20,10 +20,13 @@ from tilewright.kernels.expression import OUT_OF_MEMORY as NO_MEMORY
 
 WINOGRAD_DTYPES = (F32,)
 MARGIN = 16
-"""Elements after rows and planes of transformed kernels, else on the same sets of a cache."""
+"""Elements after planes of what is transformed, which would else be on the same sets of a cache."""
 BLOCK = 3 << 16  # transformed elements that are taken together, on the stack: 768 KiB
-MOST_INPUTS = BLOCK // (16 * SLICE)
+MOST_INPUTS = (BLOCK // 16 - MARGIN) // SLICE
 """Channels of the image of which one panel of squares fits there."""
+FEW_SQUARES = 2 * SLICE
+"""Squares up to which kernels are transformed by the tile that reads them, each time."""
+MOST_ROWS = 16  # of a tile on any machine, and more
 FEWEST = 8  # blocks, where there are so many, for threads
 _TEXT = Path(__file__).with_suffix(".c")
 
@@ -53,7 +56,7 @@ class Winograd:
 
     @property
     def transformed(self) -> tuple[int, ...]:
-        """The shape of the transformed kernels: planes of outputs by inputs."""
+        """The shape of the transformed kernels, which a processor's tiles do not fill."""
         return 16, self.outputs * (self.inputs + MARGIN) + MARGIN
 
 
@@ -75,12 +78,13 @@ def emit_winograd_weights(one: Winograd) -> Emitted:
     c = one.dtype.c
     lines = [
         f"/* kernels of 3 x 3 transformed: {one.outputs} x {one.inputs} {one.dtype.name} */",
-        f"extern void {name}_weights(long, long, long, long, const {c} *, const long *, {c} *);",
+        f"extern void {name}_weights(long, long, long, long, long, const {c} *, const long *,",
+        f"    {c} *);",
         "int KERNEL(char **p, long part, long end, long parts)",
         "{",
         f"    static const long strides[] = {{{listed(one.k)}}};",
-        f"    {name}_weights({one.outputs} * part / parts, {one.outputs} * end / parts,",
-        f"        {one.outputs}, {one.inputs}, (const {c} *)p[0], strides, ({c} *)p[1]);",
+        f"    {name}_weights(part, end, parts, {one.outputs}, {one.inputs}, (const {c} *)p[0],",
+        f"        strides, ({c} *)p[1]);",
         "    return 0;",
         "}",
     ]
@@ -91,17 +95,46 @@ def emit_winograd_weights(one: Winograd) -> Emitted:
 
 def emit_winograd(one: Winograd) -> Emitted:
     """Return the kernel that computes y: pointers to x, u, k and y."""
+    block = max(BLOCK, _image(one, 1))
+    return _emitted(one, _cut(one), block, block, ("p[1]", "p[2]", "p[3]"))
+
+
+def emit_winograd_at_once(one: Winograd) -> Emitted:
+    """Return the kernel that computes y and transforms k on the way: pointers to x, k and y.
+
+    Nothing is transformed twice: blocks have all squares, which should be FEW_SQUARES.
+    """
+    block = _image(one, -(-one.squares // SLICE))
+    room = 16 * (MOST_ROWS * one.inputs + MARGIN)
+    across = min(FEWEST, max(1, one.outputs // SLICE))
+    return _emitted(one, (1, across), block, block + room, ("0", "p[1]", "p[2]"))
+
+
+def _image(one: Winograd, panels: int) -> int:
+    """Return how many elements so many panels of squares have, transformed."""
+    return 16 * (one.inputs * SLICE * panels + MARGIN)
+
+
+def _emitted(
+    one: Winograd, cut: tuple[int, int], block: int, room: int, given: tuple[str, str, str]
+) -> Emitted:
+    """Return a kernel that computes y.
+
+    cut: into how many blocks squares and outputs are.  block: elements of squares that are taken
+    together; room: of all that is transformed.  given: what u, k and y are.
+    """
     name, _ = winograd_text(one.dtype)
-    c = one.dtype.c
-    down, across = _cut(one)
-    large, block = one.inputs > MOST_INPUTS, max(BLOCK, 16 * one.inputs * SLICE)
+    c, (u, k, y) = one.dtype.c, given
+    down, across = cut
+    large = room > BLOCK
     panels, extents = -(-one.squares // SLICE), (one.height // 2, one.width // 2)
     shape = f"{one.images} x {one.inputs} to {one.outputs}, {one.height} x {one.width}"
     lines = [
         f"/* convolution by Winograd's F(2x2, 3x3): {shape} {one.dtype.name} */",
         "typedef struct { long images, outputs, inputs, down, across; } Extents;",
-        f"extern void {name}(const Extents *, long, long, long, long, const {c} *, const long *,",
-        f"    const {c} *, const {c} *, const long *, {c} *, const long *, {c} *, long);",
+        f"extern void {name}(const Extents *, long, long, long, long, long, const {c} *,",
+        f"    const long *, const {c} *, const {c} *, const long *, {c} *, const long *, {c} *,",
+        "    long);",
         *(["extern void *malloc(unsigned long);", "extern void free(void *);"] if large else []),
         "int KERNEL(char **p, long part, long end, long parts)",
         "{",
@@ -109,23 +142,22 @@ def emit_winograd(one: Winograd) -> Emitted:
         f"        {{{listed((one.images, one.outputs, one.inputs, *extents))}}};",
         f"    static const long x[] = {{{listed(one.x)}}}, k[] = {{{listed(one.k)}}};",
         f"    static const long y[] = {{{listed(one.y)}}};",
-        f"    const {c} *const image = (const {c} *)p[0], *const kernels = (const {c} *)p[2];",
+        f"    const {c} *const image = (const {c} *)p[0], *const kernels = (const {c} *){k};",
         *(
             (
-                f"    {c} *const v = malloc({block} * sizeof({c}));",
+                f"    {c} *const v = malloc({room} * sizeof({c}));",
                 f"    if (!v) return {NO_MEMORY};",
             )
             if large
-            else (f"    {c} v[{block}] __attribute__((aligned(64)));",)
+            else (f"    {c} v[{room}] __attribute__((aligned(64)));",)
         ),
         f"    const long last = {down * across} * end / parts;",
         f"    for (long u = {down * across} * part / parts; u < last;) {{",
         *(f"        {line}" for line in together(down, across)),
         f"        const long behind = {panels} * (r + high) / {down} * {SLICE};",
         f"        {name}(&extents, {panels} * r / {down} * {SLICE},",
-        f"            behind < {one.squares} ? behind : {one.squares},",
-        f"            {one.outputs} * s / {across}, {one.outputs} * (s + wide) / {across},",
-        f"            image, x, (const {c} *)p[1], kernels, k, ({c} *)p[3], y, v, {block});",
+        f"            behind < {one.squares} ? behind : {one.squares}, s, s + wide, {across},",
+        f"            image, x, (const {c} *){u}, kernels, k, ({c} *){y}, y, v, {block});",
         "        u += wide * high;",
         "    }",
         *(["    free(v);"] if large else []),
