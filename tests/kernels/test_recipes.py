@@ -61,6 +61,14 @@ def test_what_takes_long_begins_before_what_waits_for_such() -> None:
     assert order == sorted(order)
 
 
+def test_accumulators_are_halved_by_loops_of_known_lengths() -> None:
+    halves = re.findall(
+        r"#pragma GCC unroll 1\n *for \(long l = 0; l < (\d+); l\+\+\) s\d\[l\] =",
+        emit(softmax()).text,
+    )
+    assert halves == 2 * ["16", "8", "4", "2", "1"]
+
+
 def test_a_kernel_is_named_by_its_text() -> None:
     a = emit(body({"x": "f32[8]"}, {"y": "f32[8]: y[i<8] = x[i] + 1"}))
     b = emit(body({"x": "f32[8]"}, {"y": "f32[8]: y[i<8] = x[i] + 2"}))

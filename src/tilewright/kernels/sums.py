@@ -21,7 +21,7 @@ from tilewright.kernels.expression import Printer
 from tilewright.kernels.functions import apply
 from tilewright.kernels.reduce import BEST, accumulator, combined, identity, needs_mark, wins
 from tilewright.kernels.statement import Statement
-from tilewright.kernels.text import COMPARE, SUM, UNARY, Scope, Term, c_type
+from tilewright.kernels.text import COMPARE, ONE_BY_ONE, SUM, UNARY, Scope, Term, c_type
 
 LARGEST = 2**31 - 1
 LONG_SUM = 64  # terms that one accumulator takes before it is made a double
@@ -164,14 +164,19 @@ def _take_best(
 
 
 def halve(printer: Printer, held: Held, scope: Scope) -> None:
-    """Combine all accumulators pairwise; the first one holds what comes out."""
-    halves = scope.inner()
+    """Combine all accumulators pairwise; the first one holds what comes out.
+
+    One loop for each half: with numbers for bounds the compiler makes each a vector's operation,
+    and keeps all in registers; unrolled before that, they would stay one operation for each lane.
+    """
     op = held.statement.formula.op
     for array, how, dtype in ((held.name, op, held.dtype), (held.mark, "any=", BOOL)):
-        if array:
-            text = combined(how, f"{array}[l]", f"{array}[l + w]", dtype, printer.used)
-            halves.add(f"for (long l = 0; l < w; l++) {array}[l] = {text};")
-    scope.attach(halves, f"for (long w = {held.length // 2}; w > 0; w /= 2)")
+        half = held.length // 2 if array else 0
+        while half:
+            text = combined(how, f"{array}[l]", f"{array}[l + {half}]", dtype, printer.used)
+            scope.add(ONE_BY_ONE)
+            scope.add(f"for (long l = 0; l < {half}; l++) {array}[l] = {text};")
+            half //= 2
 
 
 def result_of(printer: Printer, held: Held, read: Read, slot: str, scope: Scope) -> Term:

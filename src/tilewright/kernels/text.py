@@ -16,8 +16,10 @@ from tilewright.base.sizes import Size
 
 ATOM, UNARY, PRODUCT, SUM, COMPARE, TERNARY = 9, 8, 7, 6, 5, 1
 ONE_BY_ONE = "#pragma GCC unroll 1"
-"""Stands before a loop that adds to one variable.  GCC 12.2, for one, adds the wrong elements when
-it has unrolled a short one and they lie in another order (its bug 110381, mended in 2023)."""
+"""Stands before a loop that is to stay one until the compiler looks for vectors.
+
+GCC 12.2, for one, adds the wrong elements where it has unrolled a short loop that adds to one
+variable, and they lie in another order (its bug 110381, mended in 2023)."""
 
 
 @dataclass(frozen=True, slots=True)
