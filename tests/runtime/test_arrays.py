@@ -106,6 +106,41 @@ def test_arrays_are_updated_in_place() -> None:
         executable(torch.zeros(4), step)
 
 
+def test_arrays_are_looked_at_in_each_run() -> None:
+    executable = Executable(counter())
+    memory, step = np.zeros(16, np.float32), np.ones(4, np.float32)
+    state, other = memory[:4], memory[8:12]
+    for times in (1, 2):
+        executable(state, step)
+        executable(other, step)
+        assert memory.tolist() == [times] * 4 + [0] * 4 + [times] * 4 + [0] * 4
+        for _ in range(2):  # a refusal is not forgotten, nor is what was refused remembered
+            with pytest.raises(MutationError, match="share memory"):
+                executable(state, memory[2:6])
+    executable(state, step)
+    state.shape = (2, 2)
+    with pytest.raises(ShapeError, match="another shape"):
+        executable(state, step)
+    state.shape = (4,)
+    state.dtype = np.int32  # type: ignore[misc]
+    with pytest.raises(DTypeError, match="int32"):
+        executable(state, step)
+    state.dtype = np.float32  # type: ignore[misc]
+    state.flags.writeable = False
+    with pytest.raises(MutationError, match="is read only"):
+        executable(state, step)
+    with pytest.raises(DTypeError, match="found     list"):
+        executable.run_arrays([other, [1.0] * 4])  # type: ignore[list-item]
+    assert memory.tolist() == [3] * 4 + [0] * 4 + [2] * 4 + [0] * 4
+
+
+def test_an_array_without_elements_is_taken() -> None:
+    executable = Executable(gather(5, 6, 0))
+    table, ids = np.zeros((5, 6), np.float32), np.zeros(0, np.int64)
+    for given in (ids, ids.copy(), np.arange(3)[:0], ids):
+        assert executable.run_arrays([table, given])[0].shape == (0, 6)
+
+
 def test_a_saved_program_runs_on_arrays_without_torch(tmp_path: Path) -> None:
     save(chain(5, 1000, 4), tmp_path / "chain.tw")
     code = (

@@ -10,7 +10,7 @@ import mmap
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import takewhile
-from operator import is_
+from operator import attrgetter, is_
 from typing import Any, NamedTuple
 from weakref import ref
 
@@ -41,30 +41,18 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 ALIGNMENT = 64
 
+# Of names that are one look-up each: they are asked of every input of a run.
 _view_of_bytes: Callable[[Any], ctypes.c_char] = ctypes.c_char.from_buffer
+_address_of: Callable[[ctypes.c_char], int] = ctypes.addressof
+_layout = attrgetter("dtype", "shape", "strides")
 
 
 class _Expected(NamedTuple):
-    """What an input is that a run takes as it is.  strides: in bytes."""
+    """An input that a run takes, its buffer, and that one's number."""
 
     number: int
     item: Input
     buffer: Buffer
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-
-    def admit(self, given: Array) -> Array:
-        """Return the array laid out as the Program expects; raise if it cannot be."""
-        if (
-            type(given) is np.ndarray
-            and given.dtype == self.dtype
-            and given.shape == self.shape
-            and given.strides == self.strides
-            and given.flags.aligned
-        ):
-            return given
-        return conform(given, self.buffer, self.item)
 
 
 class ArrayContext:
@@ -91,11 +79,18 @@ class ArrayContext:
                 self.constants.append(block)
                 self.addresses[number] = block.ctypes.data
         self.steps = bind_steps(program.instructions, self.index, self._bind_leaf, self._truth)
-        self.expected = tuple(self._expected(item) for item in program.inputs)
+        self.expected = tuple(
+            _Expected(self.numbers[item.buffer], item, program.buffers[self.numbers[item.buffer]])
+            for item in program.inputs
+        )
         # What is kept comes last, and nobody else has it: an array of it lies where it lay.
         kinds = [item.role.kind for item in program.inputs]
         kept = len([*takewhile(KEPT.__eq__, reversed(kinds))])
         self.given = len(kinds) - kept
+        # What arrays are that are taken as they are, and where the last ones began.
+        self.layouts = [_expected_layout(each.buffer) for each in self.expected[: self.given]]
+        self.types = [np.ndarray] * self.given
+        self.where: list[int] = []
         self.kept: list[Callable[[], Array | None]] = [_nothing] * kept
         fresh = [buffer for buffer in program.buffers if buffer.kind == OUTPUT]
         self.fresh = tuple((self.numbers[b.name], _maker(b)) for b in fresh)
@@ -105,13 +100,6 @@ class ArrayContext:
             (names.index(view.buffer), None if wholes.get(view.buffer) == view else view)
             for view in program.outputs
         )
-
-    def _expected(self, item: Input) -> _Expected:
-        number = self.numbers[item.buffer]
-        buffer = self.program.buffers[number]
-        strides = tuple(stride * buffer.dtype.bytes for stride in buffer.strides)
-        dtype = np.dtype(buffer.dtype.numpy)
-        return _Expected(number, item, buffer, dtype, buffer.shape, strides)
 
     def run(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
         """Return the outputs for the inputs; write the updates."""
@@ -124,17 +112,14 @@ class ArrayContext:
                 found=str(len(inputs)),
                 mend="pass every input of the function compiled, parameters and buffers too",
             )
-        addresses = self.addresses
         given, kept = inputs[: self.given], inputs[self.given :]
-        held = [wanted.admit(value) for value, wanted in zip(given, self.expected, strict=False)]
-        for value, wanted in zip(held, self.expected, strict=False):
-            addresses[wanted.number] = _address(value)
+        held = self._admitted(given)
         if not all(map(is_, kept, [last() for last in self.kept])):
             self._place_kept(kept)
         held += kept
         if program.updates:
-            self._keep_apart(held)
             self._keep_whole(inputs)
+        addresses = self.addresses
         for number, make in self.fresh:
             value = make()
             held.append(value)
@@ -150,11 +135,34 @@ class ArrayContext:
             [held[at] if view is None else _strided(held[at], view) for at, view in self.results]
         )
 
+    def _admitted(self, given: Sequence[Array]) -> list[Array]:
+        """Return arrays laid out as the Program expects them, once it is entered where they lie;
+        raise if they cannot be."""
+        if [*map(type, given)] == self.types and [*map(_layout, given)] == self.layouts:
+            where = _addresses(given)
+            if where == self.where:  # all are aligned there, and what is written lies apart
+                return [*given]
+            if all(value.flags.aligned for value in given):
+                return self._place([*given], where)
+        pairs = zip(given, self.expected, strict=False)
+        held = [conform(value, wanted.buffer, wanted.item) for value, wanted in pairs]
+        return self._place(held, _addresses(held))
+
+    def _place(self, held: list[Array], where: list[int]) -> list[Array]:
+        """Enter where arrays lie, and return them; refuse any that is updated and shared."""
+        self.where = []  # should this be interrupted
+        self._keep_apart(held)
+        for address, wanted in zip(where, self.expected, strict=False):
+            self.addresses[wanted.number] = address
+        self.where = where
+        return held
+
     def _place_kept(self, kept: Sequence[Array]) -> None:
         """Enter where what is kept lies, and remember whose places these are."""
         self.kept = [_nothing] * len(kept)  # should this be interrupted
         for value, wanted in zip(kept, self.expected[self.given :], strict=True):
-            assert wanted.admit(value) is value, "what is kept lies as it was made"
+            lies = conform(value, wanted.buffer, wanted.item) is value
+            assert lies, "what is kept lies as it was made"
             self.addresses[wanted.number] = _address(value)
         # No more than remembered: what was prepared anew need not stay for a context that rests.
         self.kept = [ref(value) for value in kept]
@@ -184,7 +192,7 @@ class ArrayContext:
         return truth(self.addresses, self.numbers[view.buffer], view, self.index)
 
     def _keep_apart(self, held: Sequence[Array]) -> None:
-        named = {item.buffer: value for item, value in zip(self.program.inputs, held, strict=True)}
+        named = {each.item.buffer: value for each, value in zip(self.expected, held, strict=False)}
         for name in self.program.updates:
             for other, value in named.items():
                 if other != name and np.may_share_memory(named[name], value):
@@ -195,14 +203,27 @@ class ArrayContext:
                     )
 
 
+def _expected_layout(buffer: Buffer) -> tuple[Any, ...]:
+    strides = tuple(stride * buffer.dtype.bytes for stride in buffer.strides)
+    return np.dtype(buffer.dtype.numpy), buffer.shape, strides
+
+
 def _nothing() -> None:
     return None
+
+
+def _addresses(values: Sequence[Array]) -> list[int]:
+    """Return where the first elements of arrays are."""
+    try:  # in half of the time that asking one by one takes
+        return [*map(_address_of, map(_view_of_bytes, values))]
+    except (TypeError, ValueError, BufferError):
+        return [*map(_address, values)]
 
 
 def _address(value: Array) -> int:
     """Return where an array's first element is."""
     try:  # a quarter of the time that asking NumPy takes
-        return ctypes.addressof(_view_of_bytes(value))
+        return _address_of(_view_of_bytes(value))
     except (TypeError, ValueError, BufferError):  # read only, not in one piece, or empty
         address: int = value.ctypes.data
         return address

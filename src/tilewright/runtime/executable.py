@@ -113,7 +113,7 @@ class Executable:
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
         """Run on tensors or, if all inputs are, on NumPy arrays."""
-        if inputs and all(isinstance(value, np.ndarray) for value in inputs):
+        if inputs and all([isinstance(value, np.ndarray) for value in inputs]):
             return self.run_arrays(inputs)
         return self.run(inputs)
 

@@ -99,8 +99,9 @@ class Kept:
 
 def _is_current(record: _Record, staying: Sequence[Any]) -> bool:
     """Say whether what a record was made from is where it was, and was not written since."""
-    same = record.state is not None and all(map(is_, staying, record.given))
-    return same and _state(staying) == record.state
+    if record.state is None or not all(map(is_, staying, record.given)):
+        return False
+    return not record.state or _state(staying) == record.state  # of the same arrays it is empty
 
 
 def _state(staying: Sequence[Any]) -> list[int] | None:
