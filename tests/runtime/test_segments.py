@@ -80,7 +80,7 @@ def test_a_team_meets_where_there_is_enough_to_share(monkeypatch: pytest.MonkeyP
 
 
 def test_little_work_is_for_a_team_that_is_awake() -> None:
-    assert [width(chain(1, 1000, parts).instructions) for parts in (12, 13, 32, 33)] == [
+    assert [width(chain(1, 1000, parts).instructions) for parts in (6, 7, 32, 33)] == [
         ALONE,
         AWAKE,
         AWAKE,
@@ -95,7 +95,8 @@ def test_large_launches_of_few_parts_are_worth_a_team() -> None:
         return replace(chain(1, 8, 1), instructions=(Segment((launch,)),))
 
     assert is_wide(alone((64, 512), (512, 512), (64, 512), parts=8, flops=33_554_432))
-    assert not is_wide(alone((32, 128), (128, 128), (32, 128), parts=4, flops=1_048_576))
+    assert is_wide(alone((32, 128), (128, 128), (32, 128), parts=4, flops=1_048_576))
+    assert not is_wide(alone((64, 64), (64, 64), (64, 64), parts=4, flops=524_288))
     assert is_wide(alone((24, 50257), (24, 50257), parts=24))
     assert not is_wide(alone((64, 512), (512, 512), (64, 512), parts=1, flops=33_554_432))
 

@@ -215,9 +215,9 @@ def failure(stretch: Stretch, outcome: int) -> Exception:
 ENOUGH = 32
 """Microseconds, about, that a team must share to be worth its meeting: what the threads wrote for
 each other has to move from core to core."""
-LITTLE = 12
+LITTLE = 6
 """Likewise where runs follow each other closely, so that the team is awake."""
-MOVED, COMPUTED = 16384, 250_000
+MOVED, COMPUTED = 16384, 150_000
 """Elements, and operations, of a microsecond."""
 ALONE, AWAKE, ALWAYS = range(3)
 """What a stretch is worth: one thread, a team that is awake, or a team; so `segments.c` has it."""
