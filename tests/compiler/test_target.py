@@ -1,16 +1,23 @@
 """A target chooses the instructions of kernels: results stay, what cannot run is refused."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 from bench import cpu_kernels
 from tests.kernels.harness import runnable
 from tests.sweep import few, swept
 
 import tilewright as tw
 from tilewright.base.errors import OptionError
+from tilewright.capture import capture
+from tilewright.compiler import build, contraction
 from tilewright.runtime import TARGETS, check_target, find_toolchain, processor
+from tilewright.tune import Store, this_processor
+from tilewright.tune.processor import library_vector_of
 
 Golden = Callable[[str, str], None]
 Tensor = torch.Tensor
@@ -83,6 +90,53 @@ def test_large_products_in_float32_are_ours_where_threads_have_blocks(
         assert ("aten." not in built.explain()) == (dtype == torch.float32 and side > 16)
         found = built(a.to(dtype), b.to(dtype)).double()
         torch.testing.assert_close(found, a.double() @ b.double(), rtol=1e-4, atol=1e-3)
+
+
+LARGE = {
+    "single": ((300, 400), (400, 500), torch.float32),
+    "double": ((300, 400), (400, 500), torch.float64),
+    "some rows of a transpose": ((8, 1600), (1600, 1600), torch.float32),
+    "few rows of a transpose": ((7, 2000), (2000, 2000), torch.float32),
+    "few rows": ((7, 3000), (3000, 2000), torch.float32),
+}
+SHORT = {"single", "some rows of a transpose"}
+
+
+@pytest.mark.parametrize(
+    ("vector", "theirs", "ours"),
+    [
+        (64, 32, {*SHORT, "double", "few rows"}),
+        (64, 64, set()),
+        (32, 64, SHORT),
+        (32, 32, SHORT),
+        (16, 16, set()),
+    ],
+)
+def test_large_products_are_ours_where_the_library_has_shorter_vectors(
+    vector: int, theirs: int, ours: set[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    here = replace(this_processor(), vector=vector)
+    monkeypatch.setattr(contraction, "this_processor", lambda _: here)
+    monkeypatch.setattr(contraction, "library_vector", lambda: theirs)
+    found = set()
+    for name, (left, right, dtype) in LARGE.items():
+        x, w = torch.randn(left, dtype=dtype), torch.randn(right, dtype=dtype)
+        function = F.linear if "transpose" in name else torch.matmul
+        built = build(capture(function, x, w).graph, tw.Options(), Store(here, tmp_path))
+        (y,), exact = built.run([x, w]), function(x.double(), w.double())
+        torch.testing.assert_close(y.double(), exact, rtol=1e-4, atol=1e-3)
+        if "aten.mm.out" not in built.explain():
+            found.add(name)
+    assert found == ours
+
+
+def test_mkl_takes_vectors_of_64_bytes_on_intels_processors_alone() -> None:
+    wide, short = "flags : avx avx2 avx512f", "flags : avx avx2"
+    assert library_vector_of(f"vendor_id : GenuineIntel\n{wide}") == 64
+    assert library_vector_of(f"vendor_id : GenuineIntel\n{short}") == 32
+    assert library_vector_of(f"vendor_id : AuthenticAMD\n{wide}") == 32
+    assert library_vector_of(f"vendor_id : AuthenticAMD\n{short}") == 32
+    assert library_vector_of("vendor_id : AuthenticAMD\nflags : sse2") == 16
 
 
 LISTED = {f"{k.group} {k.name}": k for k in cpu_kernels.kernels(4096) if k.flops < 300_000_000}

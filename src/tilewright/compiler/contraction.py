@@ -40,7 +40,7 @@ from tilewright.kernels import (
     merged,
 )
 from tilewright.program import KEPT, LibraryCall, View, contiguous, reach, whole
-from tilewright.tune import LIBRARY, read_tiling, this_processor
+from tilewright.tune import LIBRARY, library_vector, read_tiling, this_processor
 
 if TYPE_CHECKING:
     from tilewright.compiler.assemble import Assembly
@@ -118,7 +118,7 @@ def _decided(
     if library and ours and not _is_copied(found, left, right):
         few = before is assembly and _is_packed_for_few(found, right)
         small = _flops(found) <= SMALL and not few
-        ours = small or (dtype == F32 and _is_better(found, right, assembly.options.target))
+        ours = small or _is_better(found, dtype, right, assembly.options.target)
     if not (ours or library):
         return None
     if able and before.kind == KEPT and _is_kept(found, dtype, views):
@@ -179,12 +179,11 @@ def _add(assembly: "Assembly", node: Node, call: MatrixCall, tiling: Tiling, why
 
 
 SMALL = 40_000_000
-"""Operations up to which ours is at least as fast as the library called for it, anywhere."""
+"""Operations up to which ours is as fast as the library called for it, anywhere."""
 FEW, MUCH = 16, 65536
 """Rows that do not pay for packing this many elements of the right operand."""
 SOME, LARGE = 8, 1 << 20
-"""Rows that pay for packing so many elements of the right operand nevertheless, as the library does
-not share so few among threads."""
+"""Rows that pay for packing so many nevertheless, as the library does not share them out."""
 RUN = 8
 """Elements of a result that lie together and are worth a vector."""
 
@@ -225,8 +224,7 @@ def _is_copied(found: Contraction, left: View, right: View) -> bool:
 
 
 def _is_small(view: View) -> bool:
-    """Say whether a view has no stride that varies, as one of a dim in between may, and no more
-    elements than kernels count."""
+    """Say whether no stride of a view varies, and it has no more elements than kernels count."""
     numbers = (*view.shape, *view.strides, view.offset)
     if any(type(n) is not int for n in numbers):
         return False
@@ -240,11 +238,13 @@ def _is_packed_for_few(found: Contraction, right: View) -> bool:
     return few and _is_packed(found, right)
 
 
-def _is_better(found: Contraction, right: View, target: str) -> bool:
-    """Say whether our kernel is faster than the library's, as measured in float32 with vectors of
-    32 bytes. How many threads there are may not be asked: the bits would follow."""
-    rows = _volume(found.m)
-    if this_processor(target).vector != 32:
+def _is_better(found: Contraction, dtype: DType, right: View, target: str) -> bool:
+    """Say whether ours is faster than the library's, as measured where its vectors are shorter, and
+    in float32 with 32 bytes. Threads may not be asked how many they are: bits would follow."""
+    rows, ours = _volume(found.m), this_processor(target).vector
+    if ours > max(32, library_vector()):
+        return not _is_packed_for_few(found, right) or (rows >= SOME and dtype == F32)
+    if ours != 32 or dtype != F32:
         return False
     if rows < FEW:
         large = not found.batch and _volume((*found.n, *found.k)) >= LARGE

@@ -29,7 +29,7 @@ from tilewright.graph.text import show
 from tilewright.program import Program, from_bytes, to_bytes
 from tilewright.runtime.cache import Cache
 from tilewright.runtime.toolchain import cache_bytes, cache_folder
-from tilewright.tune import this_processor
+from tilewright.tune import library_vector, this_processor
 
 _PACKAGE = Path(__file__).parents[1]
 
@@ -43,7 +43,8 @@ def key_of(graph: Graph, options: Options) -> str | None:
         return None
     if options.verify:
         return None  # whoever asks for checks wants them made
-    made_from = (_CODE, *_versions(), repr(options), repr(this_processor(options.target)))
+    runs_on = f"{this_processor(options.target)} {library_vector()}"
+    made_from = (_CODE, *_versions(), repr(options), runs_on)
     return hashlib.sha256("\n".join((*made_from, show(graph))).encode()).hexdigest()
 
 

@@ -194,13 +194,13 @@ def _identity(command: Sequence[str]) -> str:
 
 @functools.lru_cache
 def processor() -> str:
-    """Return the name and the abilities of the processor, as far as the system tells."""
+    """Return the maker, the name and the abilities of the processor, as far as the system tells."""
     told = [platform.machine()]
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").split("\n")
     except OSError:
         return f"{told[0]} {platform.processor()}"
-    for wanted in ("model name", "flags", "Features"):
+    for wanted in ("vendor_id", "model name", "flags", "Features"):
         told += [line for line in lines if line.startswith(wanted)][:1]
     return "\n".join(told)
 

@@ -1,7 +1,7 @@
 """What kernels may be tried with, what was measured of them, and where that is kept."""
 
 from tilewright.tune.measured import LIBRARY, Measured, Timing, Verdict, judge
-from tilewright.tune.processor import Processor, this_processor
+from tilewright.tune.processor import Processor, library_vector, this_processor
 from tilewright.tune.space import (
     Candidate,
     product_candidates,
@@ -23,6 +23,7 @@ __all__ = [
     "Verdict",
     "compare",
     "judge",
+    "library_vector",
     "product_candidates",
     "read_tiling",
     "show_tiling",

@@ -37,11 +37,25 @@ def this_processor(target: str = NATIVE) -> Processor:
     """Return the processor that this process runs on, for an instruction set."""
     told = processor()
     named = re.search(r"^model name\s*:\s*(.*)$", told, re.MULTILINE)
-    abilities = set(told.split())
-    native = next((size for flag, size in _VECTORS if flag in abilities), 16)
     caches = _caches(CACHES)
     name = named.group(1).strip() if named else told.split("\n")[0]
-    return Processor(name, _LEVELS.get(target, native), *caches, thread_count())
+    return Processor(name, _LEVELS.get(target, _native(told)), *caches, thread_count())
+
+
+def library_vector() -> int:
+    """Return the bytes of a vector of the library's products on this processor: MKL, which torch is
+    built with for x86-64, takes those of 64 bytes on Intel's processors alone."""
+    return library_vector_of(processor())
+
+
+def library_vector_of(told: str) -> int:
+    """Return them for a processor that says this of itself."""
+    return _native(told) if "GenuineIntel" in told else min(32, _native(told))
+
+
+def _native(told: str) -> int:
+    abilities = set(told.split())
+    return next((size for flag, size in _VECTORS if flag in abilities), 16)
 
 
 @functools.lru_cache
