@@ -12,6 +12,7 @@ from scipy import special
 
 from tilewright.kernels import FLAGS
 from tilewright.kernels.cmath import SNIPPETS, ULP
+from tilewright.kernels.lanes import STEPPED
 
 Array = np.ndarray
 TWO = ["pow", "atan2", "hypot", "xlogy", "xlog1py"]
@@ -50,6 +51,11 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[ctypes.CDLL, str
     for name in TWO:
         text += f"\nvoid loop_{name}(const float *x, const float *z, float *y, long n) {{"
         text += f"for (long i = 0; i < n; i++) y[i] = {name}_f32(x[i], z[i]); }}"
+    for name in STEPPED:
+        text += f"\nvoid loop_{name}_lanes(const float *x, float *y, long n) {{"
+        text += "for (long i = 0; i < n; i++) y[i] = x[i];"
+        text += f"for (long i = 0; i < n; i += 96) {{ {name}_f32_lanes(y + i, 64); "
+        text += f"{name}_f32_lanes(y + i + 64, 32); }} }}"
     folder = Path(tmp_path_factory.mktemp("cmath"))
     source, library = folder / "cmath.c", folder / "cmath.so"
     source.write_text(text)
@@ -142,3 +148,17 @@ def test_every_loop_is_vectorised(compiled: tuple[ctypes.CDLL, str]) -> None:
     count = len("\n".join(snippet.text for snippet in SNIPPETS).split("\n"))
     loops = set(range(count + 1, count + 1 + len(ONE) + len(TWO)))
     assert loops <= lines
+
+
+@pytest.mark.parametrize("name", STEPPED)
+def test_functions_of_lanes_have_the_bits_of_one(
+    name: str, compiled: tuple[ctypes.CDLL, str]
+) -> None:
+    bits = np.arange(0, 2**32, 977, dtype=np.uint64).astype(np.uint32)
+    near = np.linspace(-106, 90, 3_000_000, dtype=np.float32)  # from all that is 0 to all infinite
+    x = np.concatenate([np.float32(EDGES), bits.view(np.float32), near])
+    x = x[: x.size // 96 * 96]
+    one, lanes = (call(compiled[0], loop, x) for loop in (name, f"{name}_lanes"))
+    np.testing.assert_array_equal(np.isnan(one), np.isnan(lanes))
+    told = ~np.isnan(one)
+    np.testing.assert_array_equal(one[told].view(np.uint32), lanes[told].view(np.uint32))

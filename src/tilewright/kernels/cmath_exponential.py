@@ -6,6 +6,7 @@ This module does not know who calls them; the errors stand in `cmath`.
 """
 
 from tilewright.kernels.cmath_snippet import Snippet, Step, in_steps
+from tilewright.kernels.cmath_wide import EXP_LANES
 
 # In all exponentials, adding and taking away 1.5 * 2^23 rounds to an integer, which then stands in
 # the low bits of the sum: no conversion, and nothing undefined for NaN.
@@ -33,6 +34,7 @@ static inline float exp_f32(float x) {
 }""",
         ("bits_f32",),
     ),
+    EXP_LANES,
     Snippet(
         "exp2_f32",
         """\

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 LANES = 64
-"""How many elements a step is taken for: what passes between steps stays in the first cache."""
+"""How many elements a step is taken for at most: what passes between steps stays in the first
+cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +36,8 @@ class Step:
 def in_steps(
     name: str, why: str, steps: Sequence[Step], result: str, needs: tuple[str, ...] = ()
 ) -> tuple[Snippet, Snippet]:
-    """Return a function `float name(float x)`, and `void name_lanes(float *x)` that replaces LANES
-    elements by what it makes of them, with the same operations.
+    """Return a function `float name(float x)`, and `void name_lanes(float *x, long count)` that
+    replaces `count` elements, LANES at most, by what it makes of them, with the same operations.
 
     result: what the last lines return.
     """
@@ -51,11 +52,22 @@ def in_steps(
         put = [f"{one}_[l] = {one}" for one in step.gives] or [f"x_[l] = {result}"]
         body = [f"const float {', '.join(taken)};", *_lines(step.text), f"{', '.join(put)};"]
         inside = "".join(f"        {line}\n" for line in body)
-        loops.append(f"    for (long l = 0; l < {LANES}; l++) {{\n{inside}    }}\n")
+        loops.append(f"    for (long l = 0; l < count; l++) {{\n{inside}    }}\n")
         given += step.gives
     between = ", ".join(f"{one}_[{LANES}]" for one in given)
-    head = f"static inline void {name}_lanes(float *x_) {{\n    float {between};\n"
+    head = f"{lanes_head(name)}    float {between};\n"
     return Snippet(name, plain, needs), Snippet(f"{name}_lanes", f"{head}{''.join(loops)}}}", needs)
+
+
+def lanes_head(name: str) -> str:
+    """Return how a function of lanes begins: each call has a copy, for it knows the count.
+
+    From here on no loop that copies becomes a call, or moves of 16 bytes: wider vectors read what
+    it writes, and would wait for it.
+    """
+    apart = '#pragma GCC optimize("no-tree-loop-distribute-patterns")'
+    head = f"static inline void {name}_lanes(float *x_, const long count) {{"
+    return f"{apart}\n__attribute__((always_inline))\n{head}\n"
 
 
 def _lines(text: str) -> list[str]:

@@ -10,7 +10,7 @@ Reads of values that have a formula but no memory are that formula at the read's
 This module does not know loops, recipes or kernels.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tilewright.base import algebra
@@ -234,6 +234,14 @@ class Printer:
         assert term is not None, f"{read.tensor} is computed last"
         return term
 
+    def computed(self, parts: Iterable[Expr | None]) -> list[Read]:
+        """Return what expressions read directly that has no memory, in normal form."""
+        nodes = (node for part in parts if part is not None for node in walk(part))
+        reads = (
+            node for node in nodes if isinstance(node, Read) and node.tensor not in self.memory
+        )
+        return [self.normal(Read(node.tensor, node.index)) for node in reads]
+
     def from_the_ground(self, read: Read, known: Callable[[Read], bool]) -> Iterator[Read]:
         """Yield the values without memory that a value is made of, itself last, each after its own.
 
@@ -250,12 +258,9 @@ class Printer:
             opened.add(top)
             formula = self.body.formula(top.tensor)
             assert formula is not None, f"{top.tensor} has neither memory nor a formula"
-            parts = [part for part in bound_to(formula, top.index) if part is not None]
-            for node in (node for part in parts for node in walk(part)):
-                if isinstance(node, Read) and node.tensor not in self.memory:
-                    inner = self.normal(Read(node.tensor, node.index))
-                    if inner not in opened and not known(inner):
-                        stack.append(inner)
+            for inner in self.computed(bound_to(formula, top.index)):
+                if inner not in opened and not known(inner):
+                    stack.append(inner)
 
     def _formula(self, read: Read, scope: Scope) -> Term:
         """Compute a value that has no memory, where it is read."""

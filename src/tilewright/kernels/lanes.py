@@ -7,36 +7,47 @@ the steps of each function together (`cmath_snippet`), and what is cheap is comp
 This module does not know nests: what a lane computes is printed by its caller.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import itertools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from tilewright.base.dtypes import F32
-from tilewright.base.expr import Call, Expr, Read, children, names, walk
+from tilewright.base.expr import Call, Const, Expr, Read, children, names, walk
 from tilewright.base.scalar import BY_NAME as FUNCTIONS
 from tilewright.kernels.body import Body, has_read
-from tilewright.kernels.cmath_snippet import LANES
 from tilewright.kernels.conversion import convert
 from tilewright.kernels.expression import Printer, bound_to
 from tilewright.kernels.text import ATOM, Scope, Term
 
 LONG = 8
 """Operations from which a function takes so long that others are worth computing meanwhile."""
-STEPPED = ("tanh",)
+STEPPED = ("exp", "tanh")
 """Functions that are written in steps."""
 IVDEP = "#pragma GCC ivdep"
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What a turn of a loop of lanes makes: values that it stores or keeps, in normal form; and
+    terms of reductions, each with the condition that it is taken under."""
+
+    stored: tuple[Read, ...] = ()
+    added: tuple[tuple[Expr, Expr | None], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
     """A loop of lanes: its name, the C text of its bounds, and how one of its turns is printed.
 
-    opened: returns the scope of a turn inside of the scope given.  turn: prints into it.
+    opened: returns the scope of a turn inside of the scope given, which begins with a line if one
+    is given.  turn: prints into it.  block: how many are taken by steps at a time.
     """
 
     name: str
+    block: int
     low: str
     high: str
-    opened: Callable[[Scope], Scope]
+    opened: Callable[[Scope, str], Scope]
     turn: Callable[[Scope], None]
 
 
@@ -46,38 +57,46 @@ def has_steps(body: Body) -> bool:
     return any(isinstance(n, Call) and n.fn in STEPPED for value in values for n in walk(value))
 
 
-def stepped(printer: Printer, targets: Iterable[Read], name: str, scope: Scope) -> tuple[Call, ...]:
+def stepped(printer: Printer, made: Made, lanes: frozenset[str], scope: Scope) -> tuple[Call, ...]:
     """Return the calls in values of a loop's lanes that can be computed by steps, each after those
     it is made of; none where anything else takes long, as it would be computed twice, or where one
     is chosen by a condition: what the compiler sees never chosen is not computed.
 
-    targets: what the lanes store, in normal form.
+    lanes: the names that differ from lane to lane.
     """
     dear: dict[Read, bool] = {}  # values, and whether anything in them takes long
     found: dict[Call, None] = {}
-    for target in targets:
-        made = printer.from_the_ground(
-            target, lambda read: read in dear or scope.find(read) is not None
-        )
-        for read in made:
+
+    def takes_long(value: Expr, where: Expr | None, fill: Expr) -> bool | None:
+        """Note the calls in a value; None where one of them is not to be computed by steps."""
+        always = set[Expr]()
+        if where is None and not printer.presence(value):
+            always.update(_always(value))
+        nodes = [node for part in (value, where, fill) if part is not None for node in walk(part)]
+        calls = [node for node in nodes if isinstance(node, Call) and _is_long(node, lanes)]
+        reads = [node for node in nodes if isinstance(node, Read)]
+        long = [one for one in reads if dear.get(printer.normal(Read(one.tensor, one.index)))]
+        if not all(_takes_steps(printer, call) for call in calls):
+            return None
+        if not always.issuperset((*calls, *long)):
+            return None
+        found.update(dict.fromkeys(sorted(calls, key=lambda call: sum(1 for _ in walk(call)))))
+        return bool(calls or long)
+
+    def is_known(read: Read) -> bool:
+        return read in dear or scope.find(read) is not None
+
+    every = (*made.stored, *printer.computed(part for term in made.added for part in term))
+    for target in itertools.filterfalse(is_known, every):
+        for read in printer.from_the_ground(target, is_known):
             formula = printer.body.formula(read.tensor)
             assert formula is not None, f"{read.tensor} is computed"
-            value, where, fill = bound_to(formula, read.index)
-            always = set[Expr]()
-            if where is None and not printer.presence(value):
-                always.update(_always(value))
-            parts = (value, fill) if where is None else (value, where, fill)
-            nodes = [node for part in parts for node in walk(part)]
-            calls = [node for node in nodes if isinstance(node, Call) and _is_long(node, name)]
-            reads = [node for node in nodes if isinstance(node, Read)]
-            long = [one for one in reads if dear.get(printer.normal(Read(one.tensor, one.index)))]
-            if not all(_takes_steps(printer, call) for call in calls):
+            long = takes_long(*bound_to(formula, read.index))
+            if long is None:
                 return ()
-            if not always.issuperset((*calls, *long)):
-                return ()
-            dear[read] = bool(calls or long)
-            found.update(dict.fromkeys(sorted(calls, key=lambda call: sum(1 for _ in walk(call)))))
-    return tuple(found)
+            dear[read] = long
+    added = [takes_long(value, where, Const(0)) for value, where in made.added]
+    return () if None in added else tuple(found)
 
 
 def _always(expr: Expr) -> Iterator[Expr]:
@@ -92,8 +111,8 @@ def _always(expr: Expr) -> Iterator[Expr]:
         yield from _always(part)
 
 
-def _is_long(call: Call, name: str) -> bool:
-    return FUNCTIONS[call.fn].flops >= LONG and name in names(call)
+def _is_long(call: Call, lanes: frozenset[str]) -> bool:
+    return FUNCTIONS[call.fn].flops >= LONG and not lanes.isdisjoint(names(call))
 
 
 def _takes_steps(printer: Printer, call: Call) -> bool:
@@ -107,38 +126,39 @@ def print_stepped(
 
     even: there are none of these.
     """
-    begin, end, rest, at = (printer.fresh(name) for name in ("begin", "end", "rest", "at"))
+    names = ("begin", "end", "rest", "at", "turn")
+    begin, end, rest, at, turn = (printer.fresh(name) for name in names)
     block = scope.inner(at)
-    row = f"{lanes.name} - {at}"
     known: dict[Expr, Term] = {}
+
+    def opened() -> Scope:
+        inner = lanes.opened(block, f"const long {lanes.name} = {at} + {turn};")
+        inner.known.update(known)
+        return inner
+
+    def attach(inner: Scope) -> None:
+        block.add(IVDEP)
+        block.attach(inner, f"for (long {turn} = 0; {turn} < {lanes.block}; {turn}++)")
+
     for call in calls:
-        inner = _knowing(lanes.opened(block), known)
+        inner = opened()
         term = convert(printer.value(call.args[0], inner), F32)
         array, function = printer.fresh("lanes"), f"{call.fn}_f32_lanes"
         printer.used.add(function)
-        block.add(f"float {array}[{LANES}];")
-        inner.add(f"{array}[{row}] = {term.text};")
-        _attach(lanes, inner, block, at, f"{at} + {LANES}")
-        block.add(f"{function}({array});")
-        known[call] = Term(f"{array}[{row}]", F32, ATOM)
-    inner = _knowing(lanes.opened(block), known)
+        block.add(f"float {array}[{lanes.block}];")
+        inner.add(f"{array}[{turn}] = {term.text};")
+        attach(inner)
+        block.add(f"{function}({array}, {lanes.block});")
+        known[call] = Term(f"{array}[{turn}]", F32, ATOM)
+    inner = opened()
     lanes.turn(inner)
-    _attach(lanes, inner, block, at, f"{at} + {LANES}")
+    attach(inner)
     scope.add(f"const long {begin} = {lanes.low}, {end} = {lanes.high};")
-    scope.add(f"const long {rest} = {begin} + ({end} - {begin}) / {LANES} * {LANES};")
-    scope.attach(block, f"for (long {at} = {begin}; {at} < {rest}; {at} += {LANES})")
+    scope.add(f"const long {rest} = {begin} + ({end} - {begin}) / {lanes.block} * {lanes.block};")
+    scope.attach(block, f"for (long {at} = {begin}; {at} < {rest}; {at} += {lanes.block})")
     if not even:
-        inner = lanes.opened(scope)
+        inner = lanes.opened(scope, "")
         lanes.turn(inner)
-        _attach(lanes, inner, scope, rest, end)
-
-
-def _knowing(scope: Scope, known: Mapping[Expr, Term]) -> Scope:
-    scope.known.update(known)
-    return scope
-
-
-def _attach(lanes: Lanes, inner: Scope, scope: Scope, low: str, high: str) -> None:
-    name = lanes.name
-    scope.add(IVDEP)
-    scope.attach(inner, f"for (long {name} = {low}; {name} < {high}; {name}++)")
+        scope.add(IVDEP)
+        head = f"for (long {lanes.name} = {rest}; {lanes.name} < {end}; {lanes.name}++)"
+        scope.attach(inner, head)

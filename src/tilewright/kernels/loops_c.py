@@ -18,7 +18,7 @@ from tilewright.kernels.conditions import Limit
 from tilewright.kernels.conversion import literal, load, stored
 from tilewright.kernels.expression import Memory, Printer, bound_to
 from tilewright.kernels.functions import apply
-from tilewright.kernels.lanes import IVDEP, LONG, Lanes, has_steps, print_stepped, stepped
+from tilewright.kernels.lanes import IVDEP, LONG, Lanes, Made, has_steps, print_stepped, stepped
 from tilewright.kernels.loops import (
     Buffer,
     Do,
@@ -34,6 +34,7 @@ from tilewright.kernels.loops import (
     ranges,
     walk,
 )
+from tilewright.kernels.reduce import BEST
 from tilewright.kernels.statement import Statement
 from tilewright.kernels.sums import Held, declare, halve, result_of, take
 from tilewright.kernels.text import ATOM, ONE_BY_ONE, PRODUCT, SUM, Scope, Term, c_type
@@ -136,25 +137,57 @@ class _Walk:
 
     def stepped(self, loop: Loop, scope: Scope) -> tuple[Call, ...]:
         """Return what in a loop is computed by steps: nothing where it fills no block of lanes."""
-        if not self.has_steps:
+        if not self.has_steps or loop.kind != "lanes" or not self.block(loop):
             return ()
-        for high in parts(loop.high, "min"):
-            count = self.count(loop.low, high)
-            if count is not None and count < LANES:
-                return ()
-        return stepped(self.printer, self.stored(loop), loop.name, self.opened(scope, loop))
+        lets = (item.name for item in loop.items if isinstance(item, Let))
+        lanes = frozenset((loop.name, *lets))
+        return stepped(self.printer, self.made(loop), lanes, self.opened(scope, loop))
+
+    def block(self, loop: Loop) -> int:
+        """Return how many lanes are taken by steps at a time, 0 where there are fewer."""
+        counts = (self.count(loop.low, high) for high in parts(loop.high, "min"))
+        most = min((count for count in counts if count is not None), default=LANES)
+        return LANES if most >= LANES else most if most == LANES // 2 else 0
+
+    def made(self, loop: Loop) -> Made:
+        """Return what a turn of a loop makes; nothing where it does more than that."""
+        stored, added = [], []
+        for item in loop.items:
+            match item:
+                case Let():
+                    continue
+                case Keep():
+                    stored.append(self.printer.normal(item.read))
+                case Do(into=""):
+                    stored.append(self.printer.normal(_target(self.nest.statement(item))))
+                case Do() if (formula := self.nest.statement(item).formula).op not in BEST:
+                    bound, where = self.nest.statement(item).bound, formula.where
+                    added.append((bound(formula.value), None if where is None else bound(where)))
+                case _:
+                    return Made()
+        return Made(tuple(stored), tuple(added))
 
     def by_steps(self, loop: Loop, calls: tuple[Call, ...], scope: Scope) -> None:
+        lets = tuple(item for item in loop.items if isinstance(item, Let))
+
+        def opened(outer: Scope, first: str) -> Scope:
+            inner = self.opened(outer, loop)
+            if first:
+                inner.add(first)
+            self.items(lets, inner)
+            return inner
+
         def turn(inner: Scope) -> None:
             self.begin(loop, inner)
-            self.items(loop.items, inner)
+            self.items(loop.items[len(lets) :], inner)
 
         low, high = (self.bound(bound, scope) for bound in (loop.low, loop.high))
-        lanes = Lanes(loop.name, low, high, lambda outer: self.opened(outer, loop), turn)
+        block = self.block(loop)
+        lanes = Lanes(loop.name, block, low, high, opened, turn)
         count = self.count(loop.low, loop.high)
         outside = self.printer.limits
         self.printer.bounded((*outside, *_limits(loop)))
-        print_stepped(self.printer, lanes, calls, scope, even=not (count or 1) % LANES)
+        print_stepped(self.printer, lanes, calls, scope, even=not (count or 1) % block)
         self.printer.bounded(outside)
 
     def count(self, low: Expr, high: Expr) -> int | None:
