@@ -5,12 +5,11 @@
        Y = A' [sum over c of (G k G') * (B' x B)] A
 
    Each of the 16 elements of a transformed square is a product of matrices of its own, in tiles of
-   `contraction.c`, which stands before this text.  Squares are lanes of the image and of the result,
+   `contraction.c`, which stands before this text and `squares.c`.  Squares are lanes of the image and of the result,
    outputs those of kernels.  Squares are taken together as many as fit into the second cache; what
    is transformed of them never leaves it.  What does not come out finite is summed again as the
    definition says: differences of infinities are no numbers. */
 
-#define SQUARES PANEL                                   /* of a panel */
 #define NEAR 8                                          /* channels whose lines are copied in turn */
 #define SOME 16                                         /* inputs whose kernels are read in turn */
 #define MARGIN 16                                       /* after planes of what is transformed */
@@ -74,37 +73,6 @@ void WEIGHTS(long part, long end, long parts, long outputs, long inputs, const T
       }
     }
   }
-}
-
-/* extents: images, outputs, inputs, squares down, squares across.  Strides in elements: of x and y
-   n, channel, h, w; of k o, c, i, j. */
-typedef struct { long images, outputs, inputs, down, across; } Extents;
-
-/* Squares of a panel that lie beside each other: `count` from the square `at` on, and how far their
-   first elements are from the beginning of x and of y. */
-typedef struct { long x, y; int at, count; } Run;
-
-/* Squares from `first` to before `last`, a panel's, as runs; returns how many. */
-static long runs_of(const Extents *e, long first, long last, const long *xs, const long *ys,
-                    Run *runs) {
-  long many = 0;
-  for (long s = first; s < last; many++) {
-    const long across = s % e->across, line = s / e->across, n = line / e->down;
-    const long count = least(e->across - across, last - s), h = line % e->down * 2;
-    runs[many] = (Run){n * xs[0] + h * xs[2] + across * 2 * xs[3],
-                       n * ys[0] + h * ys[2] + across * 2 * ys[3], s - first, count};
-    s += count;
-  }
-  return many;
-}
-
-/* p[t * step + j] = x[xt[t] + j] for j < n, an even number. */
-inlined void copied(long depth, long n, const T *x, const int *xt, T *restrict p, long step) {
-  const long size = n * sizeof(T);
-  if (size >= 64) copy64(depth, n, x, xt, p, step);
-  else if (size >= 32) copy32(depth, n, x, xt, p, step);
-  else if (size >= 16) copy16(depth, n, x, xt, p, step);
-  else copy8(depth, n, x, xt, p, step);
 }
 
 /* A panel of squares of one channel to 16 planes.  x: the four lines of their first two columns,

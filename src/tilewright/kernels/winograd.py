@@ -29,6 +29,7 @@ FEW_SQUARES = 2 * SLICE
 MOST_ROWS = 16  # of a tile on any machine, and more
 FEWEST = 8  # blocks, where there are so many, for threads
 _TEXT = Path(__file__).with_suffix(".c")
+_SQUARES = _TEXT.with_name("squares.c")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +64,18 @@ class Winograd:
 @functools.cache
 def winograd_text(dtype: DType) -> tuple[str, str]:
     """Return the name and the text of the C functions, which begin with the name."""
-    defined = contraction_text(dtype, "static contract_unused")
-    text = "\n".join((defined, _TEXT.read_text(encoding="utf-8")))
+    text = "\n".join((squares_text(dtype), _TEXT.read_text(encoding="utf-8")))
     name = f"winograd_{dtype.name}_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     return (
         name,
         f"#define TRANSFORMS\n#define WEIGHTS {name}_weights\n#define SQUARES_OF {name}\n{text}",
     )
+
+
+def squares_text(dtype: DType) -> str:
+    """Return what stands before the C of all that computes in panels of squares."""
+    defined = contraction_text(dtype, "static contract_unused")
+    return "\n".join((defined, _SQUARES.read_text(encoding="utf-8")))
 
 
 def emit_winograd_weights(one: Winograd) -> Emitted:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tilewright.base.dtypes import DType
-from tilewright.kernels.contraction import SLICE, Product, contraction_text, emit_product
+from tilewright.kernels.contraction import SLICE, Product, emit_product
 from tilewright.kernels.emit import PARTS, Emitted, named
-from tilewright.kernels.winograd import Winograd, listed
+from tilewright.kernels.winograd import Winograd, listed, squares_text
 
 BETWEEN = 16  # elements between planes, which would else fall on the same sets of a cache
 PART = 16384  # transformed elements below which a part is not worth a thread's attention
@@ -66,9 +66,8 @@ class WinogradGradient:
 @functools.cache
 def winograd_gradient_text(dtype: DType) -> tuple[str, str]:
     """Return the name and the text of the C functions, which begin with the name."""
-    defined = contraction_text(dtype, "static contract_unused")
     between = f"#define BETWEEN {BETWEEN}"
-    text = "\n".join((defined, between, _TEXT.read_text(encoding="utf-8")))
+    text = "\n".join((squares_text(dtype), between, _TEXT.read_text(encoding="utf-8")))
     name = f"winograd_gradient_{dtype.name}_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     words = ("IMAGES", "TANGENTS", "KERNELS")
     given = ("#define TRANSFORMS", *(f"#define {word} {name}_{word.lower()}" for word in words))
