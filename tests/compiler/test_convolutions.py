@@ -8,7 +8,11 @@ import torch.nn.functional as F
 from tests.sweep import few
 
 import tilewright as tw
+from tilewright.compiler.convolutions import WIDE, PlaceConvolutions
+from tilewright.graph.ir import LIBRARY
+from tilewright.optimize import Expand
 from tilewright.runtime import segments
+from tilewright.tune import this_processor
 
 # name -> (image, kernel, stride, padding, dilation, groups); "transposed" ones are named so.
 CASES: dict[str, tuple[Any, ...]] = {
@@ -160,14 +164,30 @@ def test_a_first_layer_is_the_library_s_where_it_is_faster(
 
 
 @pytest.mark.parametrize(
+    ("channels", "side", "stride", "calls"),
+    [(16, 3, 2, 0), (8, 5, 2, 1), (24, 5, 1, 1), (24, 3, 3, 1), (200, 1, 1, 0)],
+)
+def test_wide_vectors_have_windows_two_apart_and_of_one_element(
+    channels: int, side: int, stride: int, calls: int
+) -> None:
+    x, w = torch.randn(4, channels, 40, 40), torch.randn(40, channels, side, side)
+    captured = tw.compile(lambda x, w: F.conv2d(x, w, None, stride), x, w).captured.graph
+    graph = Expand(lambda node: "conv" not in node.op)(captured)
+    for vector, expected in ((WIDE, calls), (WIDE // 2, 1)):
+        placed = PlaceConvolutions(vector=vector)(graph)
+        assert sum(node.op == LIBRARY for node in placed.nodes) == expected
+
+
+@pytest.mark.parametrize(
     ("stride", "padding"), [(1, 0), (1, 1), (2, 0), (3, 0), (2, 1), (3, 2), (2, 3)]
 )
 def test_gradients_of_windows_of_one_element_are_products(stride: int, padding: int) -> None:
     x, w = torch.randn(4, 200, 37, 40), torch.randn(160, 200, 1, 1)
     gradient = tw.grad(lambda x, w: F.conv2d(x, w, None, stride, padding).sin().sum(), (0, 1))
     text = gradient.explain(x, w)
-    assert text.count("contraction: ") == (2 if stride == 1 else 3)
-    assert f"{int(stride == 1)} library calls" in text  # forward
+    called = stride == 1 and this_processor("").vector < WIDE  # forward
+    assert text.count("contraction: ") == 3 - called
+    assert f"{int(called)} library calls" in text
     exact = [t.double().requires_grad_() for t in (x, w)]
     F.conv2d(*exact, None, stride, padding).sin().sum().backward()
     for found, one in zip(gradient(x, w), exact, strict=True):

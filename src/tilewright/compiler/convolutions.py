@@ -42,12 +42,16 @@ _OPERANDS = {
 @dataclass(frozen=True, slots=True)
 class PlaceConvolutions:
     """Turn convolution formulas into products, or library calls where these are allowed and faster;
-    gradients of one convolution share a call."""
+    gradients of one convolution share a call.
+
+    vector: bytes of the vectors that products of ours have.
+    """
 
     library: bool = True
     winograd: bool = True
     frozen: bool = False
     choices: Choices = field(default_factory=Choices, compare=False)
+    vector: int = 16
     name: str = "place_convolutions"
     needs: tuple[str, ...] = ()
     ensures: tuple[str, ...] = ()
@@ -97,7 +101,7 @@ class PlaceConvolutions:
             return True  # what was measured transformed the kernels each time
         if not self.library:
             return fast or ours
-        usual = fast or alone_each or _is_better_product(c, ours=ours)
+        usual = fast or alone_each or _is_better_product(c, self.vector if ours else 0)
         if not ours:
             return usual
         asked = Asked(
@@ -225,17 +229,23 @@ FEW_A_GROUP = 8
 .9 of its time, forward and both gradients (3 to 7 channels, windows of 1 and 3, AVX2)."""
 WORTH_PACKING = 64
 """Channels that windows two apart are packed for, forward; for fewer it would take too long."""
+WIDE = 64
+"""Bytes of a vector with which ours takes .72 to .98 of the library's time where windows are two
+apart, and .5 to .97 where they are one element."""
+WORTH_WIDE = 16
+"""Channels of an image from which that is so of windows two apart: from .88 to 1.13 for fewer."""
 
 
-def _is_better_product(c: Convolution, *, ours: bool) -> bool:
+def _is_better_product(c: Convolution, vector: int) -> bool:
     """Say whether a convolution is better a product of matrices than a call to the library.
 
     A weight's gradient over few positions is: the call would hand it over in memory of its own.
     So are both gradients of windows of one element, as the call copies what is read as it lies, and
     all three where groups have few channels.
-    ours: whether a kernel of ours can compute it.
+    vector: bytes of the vectors with which a kernel of ours can compute it; 0 if none can.
     """
     x, w, y = c.shapes
+    ours, wide = vector > 0, vector >= WIDE
     positions = x[0] * prod(y[2:])
     few, terms = (FEW_POSITIONS, FEW_TERMS) if ours else (0, 0)
     if c.groups > 1:
@@ -245,7 +255,8 @@ def _is_better_product(c: Convolution, *, ours: bool) -> bool:
     if c.kind == "forward":
         packed = w[0] >= WORTH_PACKING and max(c.stride) <= 2
         first = first and (packed or prod(c.stride) == 1)
-        return positions <= few or first or (one and prod(c.stride) > 1)
+        apart = wide and max(c.stride) == 2 and w[1] >= WORTH_WIDE
+        return positions <= few or first or apart or (one and (wide or prod(c.stride) > 1))
     taps = zip(w[2:], c.stride, strict=True)
     made = prod(-(-taken // step) * step for taken, step in taps)
     spared = made <= FEW_ZEROS * prod(w[2:])

@@ -38,7 +38,7 @@ from tilewright.optimize import (
 )
 from tilewright.program import Program
 from tilewright.runtime import Ahead, Executable
-from tilewright.tune import Store
+from tilewright.tune import Store, this_processor
 
 
 def passes(options: Options, choices: Choices) -> tuple[Pass, ...]:
@@ -49,13 +49,14 @@ def passes(options: Options, choices: Choices) -> tuple[Pass, ...]:
     size = options.chunk_mib << 20
     tables: tuple[Pass, ...] = (TabulateProducts(),) if options.frozen else ()
     chunks: tuple[Pass, ...] = (ChunkRows(size, size // 4),) if size else ()
+    vector = this_processor(options.target).vector
     before = (
         *masks,
         *orders,
         *simple,
         *tables,
         *chunks,
-        PlaceConvolutions(options.library, options.winograd, options.frozen, choices),
+        PlaceConvolutions(options.library, options.winograd, options.frozen, choices, vector),
         SplitReductions(),
     )
     fuse: tuple[Pass, ...] = (Fuse(), FuseEpilogues())
