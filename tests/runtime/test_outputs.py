@@ -1,10 +1,12 @@
 """Memory of outputs: used again when nobody has it, and never before."""
 
+import ctypes
 import gc
 import random
 import weakref
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 
@@ -12,7 +14,9 @@ from tilewright.base.dtypes import F32
 from tilewright.graph.ir import TensorType
 from tilewright.program import Buffer
 from tilewright.runtime import Executable
-from tilewright.runtime.placement import LARGE, SPARE, Reusing, maker
+from tilewright.runtime.arrays import ALIGNMENT, ReusingArrays
+from tilewright.runtime.pages import LARGE, SPARE
+from tilewright.runtime.placement import Reusing, maker
 
 from .programs import chain
 
@@ -126,3 +130,54 @@ def test_strides_and_modes_are_as_those_of_fresh_memory() -> None:
 
 def _buffer(elements: int) -> Buffer:
     return Buffer("y", TensorType((elements,), F32), "output")
+
+
+ARRAY_HOLDERS: dict[str, Callable[[np.ndarray], object]] = {
+    "the array": lambda y: y,
+    "a view": lambda y: y[N // 2 :],
+    "a view of a view": lambda y: y[5:][::2],
+    "its base": lambda y: y.base,
+    "a memoryview": lambda y: memoryview(y)[5:],
+    "a tensor": torch.from_numpy,
+    "another type's": lambda y: y.view(np.int32).T,
+    "a part that is pointed to": lambda y: (ctypes.c_float * 8).from_buffer(y, 64),
+}
+
+
+@pytest.mark.parametrize("holder", ARRAY_HOLDERS)
+def test_an_array_that_somebody_has_is_not_written(holder: str) -> None:
+    run, x = shift(), np.zeros(N, np.float32)
+    (y,) = run.run_arrays([x])
+    address, held = y.ctypes.data, ARRAY_HOLDERS[holder](y)
+    assert address % ALIGNMENT == 0
+    del y
+    others = [run.run_arrays([x + i])[0] for i in range(1, 5)]
+    assert address not in [other.ctypes.data for other in others]
+    assert [other[0] for other in others] == [2, 3, 4, 5]
+    del held, others
+    gc.collect()
+    assert len({run.run_arrays([x])[0].ctypes.data for _ in range(4)}) == 1
+
+
+def test_dropped_arrays_memory_is_used_again_and_whole() -> None:
+    run, x = shift(), np.arange(N, dtype=np.float32)
+    seen = set()
+    for i in range(6):
+        (y,) = run.run_arrays([x + i])
+        assert np.array_equal(y, (x + i)[::-1] + 1)
+        assert y.flags.c_contiguous
+        assert y.flags.writeable
+        seen.add(y.ctypes.data)
+    assert len(seen) == SPARE, "the last result lives until the next is there"
+
+
+def test_arrays_with_strides_are_made_in_what_was_dropped() -> None:
+    buffer = Buffer("y", TensorType((2, N), F32), "output", strides=(1, 2))
+    make, seen = ReusingArrays(buffer), set()
+    for i in range(4):
+        y = make()
+        seen.add(y.ctypes.data)
+        assert (y.shape, y.strides, y.dtype) == ((2, N), (4, 8), np.float32)
+        y[...] = i
+        assert (y == i).all()
+    assert len(seen) == SPARE

@@ -7,6 +7,7 @@ how contexts are shared among runs (`executable`).
 import array
 import ctypes
 import mmap
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import takewhile
@@ -34,6 +35,7 @@ from tilewright.program import (
     whole,
 )
 from tilewright.runtime.control import Step, Truth, bind_steps, truth
+from tilewright.runtime.pages import LARGE, SPARE
 from tilewright.runtime.segments import NONE, Call, NativeSegment, failure, key, native_functions
 from tilewright.runtime.threads import find_team, thread_count
 
@@ -257,10 +259,43 @@ def conform(given: Array, buffer: Buffer, item: Input) -> Array:
 
 
 def _maker(buffer: Buffer) -> Callable[[], Array]:
-    """Return what makes an array for an output."""
+    """Return what makes an array for an output: each time one in memory that nobody else has."""
+    if buffer.bytes >= LARGE:
+        return ReusingArrays(buffer)
     if buffer.strides == contiguous(buffer.shape):
         return partial(np.empty, buffer.shape, np.dtype(buffer.dtype.numpy))
     return lambda: _strided(np.empty(buffer.elements, buffer.dtype.numpy), whole(buffer))
+
+
+class ReusingArrays:
+    """Makes arrays in the memory of earlier ones that nobody has any more; else in fresh memory.
+
+    Whoever has an array of it, or a view, has the block of bytes that owns the memory.
+    One thread at a time may call it.
+    """
+
+    def __init__(self, buffer: Buffer) -> None:
+        dtype = np.dtype(buffer.dtype.numpy)
+        strides = tuple(stride * dtype.itemsize for stride in buffer.strides)
+        self._form = buffer.shape, dtype, strides
+        self._bytes = buffer.bytes
+        self._blocks: list[Array] = []  # last given out first
+
+    def __call__(self) -> Array:
+        blocks, (shape, dtype, strides) = self._blocks, self._form
+        free = (at for at in range(len(blocks)) if _owners(blocks, at) == _ALONE)
+        at = next(free, None)
+        block = np.empty(self._bytes + ALIGNMENT, np.uint8) if at is None else blocks.pop(at)
+        self._blocks = [block, *blocks[: SPARE - 1]]
+        return np.ndarray(shape, dtype, block, -block.ctypes.data % ALIGNMENT, strides)
+
+
+def _owners(blocks: list[Array], at: int) -> int:
+    return sys.getrefcount(blocks[at])
+
+
+# What is said of a block that nobody else has: versions of Python differ in what they count.
+_ALONE = _owners([np.empty(0)], 0)
 
 
 def _strided(memory: Array, view: View) -> Array:

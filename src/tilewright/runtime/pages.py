@@ -1,4 +1,4 @@
-"""Memory that many runs use, in huge pages: fewer addresses to look up.
+"""Memory that many runs use, in huge pages: fewer addresses to look up; and how much is kept.
 
 The idea: a huge page is cleared as a whole when it is first touched, which in a virtual machine may
 take longer than a first run.  After it the system is told that it may put small pages together,
@@ -12,6 +12,11 @@ import mmap
 import sys
 
 HUGE = 1 << 21
+LARGE = 1 << 20
+"""Bytes of an output from which its memory is used again: the C library gives much of what is freed
+back to the system, and each page that comes again costs a fault and is filled with zeros."""
+SPARE = 2
+"""Outputs whose memory is kept: a loop holds the last result until it has the next one."""
 
 
 def merge_pages(address: int, size: int) -> None:

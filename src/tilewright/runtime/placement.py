@@ -15,6 +15,7 @@ import torch
 
 from tilewright.program import CONSTANT, Buffer, Program, View
 from tilewright.runtime.control import shift
+from tilewright.runtime.pages import LARGE, SPARE
 
 Tensor = torch.Tensor
 Lens = Callable[[Tensor], Tensor]
@@ -27,13 +28,6 @@ CPU = torch.device("cpu")  # said each time: the caller may be in a `with torch.
 allocate: Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], Tensor] = (
     torch._C._dynamo.guards._empty_strided_cpu  # type: ignore[attr-defined]
 )
-
-
-LARGE = 1 << 20
-"""Bytes of an output from which its memory is used again: the C library gives much of what is freed
-back to the system, and each page that comes again costs a fault and is filled with zeros."""
-SPARE = 2
-"""Outputs whose memory is kept: a loop holds the last result until it has the next one."""
 
 
 def torch_dtype(buffer: Buffer) -> torch.dtype:
