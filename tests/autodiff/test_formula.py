@@ -143,6 +143,26 @@ CASES = {
         ((3,),),
         ("x: y[i<3] = dy[i] if x[i] > 0 else 0",),
     ),
+    "relu is told by its result": (
+        "relu(x)  y[...] = 0 if x[...] <= 0 else x[...]",
+        ((3,),),
+        ("x: y[i<3] = 0 if y[i] <= 0 else dy[i]",),
+    ),
+    "another bound is not told by the result": (
+        "t(x)  y[...] = 0 if x[...] <= 1 else x[...]",
+        ((3,),),
+        ("x: y[i<3] = 0 if x[i] <= 1 else dy[i]",),
+    ),
+    "nor is the bound of another value": (
+        "t(x, z)  y[...] = 0 if x[...] <= 0 else z[...]",
+        ((3,), (3,)),
+        ("z: y[i<3] = 0 if x[i] <= 0 else dy[i]",),
+    ),
+    "nor one inside a value": (
+        "t(x)  y[...] = exp(0 if x[...] <= 0 else x[...])",
+        ((3,),),
+        ("x: y[i<3] = 0 if x[i] <= 0 else dy[i] * y[i]",),
+    ),
     "window, solved for the result's loop": (
         "c(x, k)  y[h<4] += x[h*2+i-1] * k[i]",
         ((7,), (3,)),

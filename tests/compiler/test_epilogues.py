@@ -1,5 +1,6 @@
 """A product's kernel computes what follows it: the bits of two kernels, and what torch says."""
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -9,6 +10,7 @@ from tests.kernels.harness import runnable
 from torch import Tensor
 
 import tilewright as tw
+from tilewright.program import Launch, steps
 
 OURS = tw.Options(library=False)
 IN_CACHE = "of blocks in cache"
@@ -113,3 +115,33 @@ def test_gradients_are_those_of_torch() -> None:
     for one, right in zip(made, expected, strict=True):
         assert right is not None
         torch.testing.assert_close(one.double(), right, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_relu_is_differentiated_by_its_result_as_eager_does_it(dtype: torch.dtype) -> None:
+    tiny = torch.finfo(dtype).tiny
+    kinds = [math.nan, -0.0, 0.0, math.inf, -math.inf, tiny, -tiny, 1.5, -1.5]
+    values = torch.tensor(kinds, dtype=dtype)
+    ours, eager = (values.clone().requires_grad_() for _ in range(2))
+    tangent = torch.arange(1, len(kinds) + 1).to(dtype)
+    tw.compile(torch.relu, ours)(ours).backward(tangent)
+    torch.relu(eager).backward(tangent)
+    torch.testing.assert_close(ours.grad, eager.grad, rtol=0, atol=0, equal_nan=True)
+
+
+def test_a_relu_between_products_is_computed_with_the_first_of_them() -> None:
+    def net(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
+        return torch.relu(x @ w) @ v
+
+    single = [tensor.requires_grad_() for tensor in given((32, 16), (16, 32), (32, 8))]
+    double = [tensor.detach().double().requires_grad_() for tensor in single]
+    compiled = tw.compile(net, *single, options=OURS)
+    compiled(*single).sum().backward()
+    net(*double).sum().backward()
+    for ours, exact in zip(single, double, strict=True):
+        assert ours.grad is not None
+        assert exact.grad is not None
+        torch.testing.assert_close(ours.grad.double(), exact.grad, rtol=1e-5, atol=1e-5)
+    ((forward, _),) = compiled._runs.pairs.values()
+    launches = [item for item in steps(forward.program) if isinstance(item, Launch)]
+    assert len(launches) == 2, "what relu was given is kept nowhere"

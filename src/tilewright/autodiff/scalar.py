@@ -59,6 +59,7 @@ def _descend(
             if default is not None and any(wanted(read) for read in reads(default)):
                 raise AssertionError("a read's default is a constant or an integer expression")
         case Call("select", (cond, yes, no)):
+            cond = _asked_of(result, cond, yes, no)
             _descend(yes, select(cond, adjoint, Const(0)), wanted, None, found)
             _descend(no, select(cond, Const(0), adjoint), wanted, None, found)
         case Call(fn, args):
@@ -68,6 +69,21 @@ def _descend(
                 partial = derivative(fn, args, position, result)
                 if partial is not None:
                     _descend(arg, multiply(adjoint, partial), wanted, None, found)
+
+
+def _asked_of(result: Expr | None, cond: Expr, yes: Expr, no: Expr) -> Expr:
+    """Return the condition between two values, asked of the result where that says as much.
+
+    ::
+
+        0 if x <= 0 else x   -->   y <= 0 exactly where x <= 0, as NaN is in neither
+
+    What follows relu reads its result in any case, so that what it was given need not be kept.
+    """
+    zero = Const(0)
+    if result is None or yes != zero or cond != Call("le", (no, zero)):
+        return cond
+    return Call("le", (result, zero))
 
 
 def tangent(value: Expr, along: Callable[[Read], Expr | None], root: Expr | None) -> Expr | None:
