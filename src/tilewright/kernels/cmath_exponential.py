@@ -133,18 +133,46 @@ static inline float cosh_f32(float x) {
 }""",
         ("exp_wide",),
     ),
-    Snippet(
+    *in_steps(
         "sigmoid_f32",
-        """\
-/* 1 / (1 + e^-x), or e^x / (1 + e^x): never an overflow, and right down to subnormal results.
-   One step of correction takes back what 1 + e and the division have rounded. */
-static inline float sigmoid_f32(float x) {
-    const float e = exp_f32(-__builtin_fabsf(x));
+        "/* 1 / (1 + e^-x), or e^x / (1 + e^x): never an overflow, and right down to subnormal\n"
+        "   results (e as in exp_f32).  What 1 + e and the division have rounded is taken back. */",
+        (
+            Step(
+                """\
+    const float a = -__builtin_fabsf(x);
+    const float z = __builtin_fmaf(a, 1.44269504f, 12583166.0f);
+    const float n = z - 12583166.0f;
+    const float r = __builtin_fmaf(n, -1.42860677e-6f, __builtin_fmaf(n, -0.693145752f, a));
+""",
+                ("z", "r"),
+            ),
+            Step(
+                """\
+    float q = 1.98581e-4f;
+    q = __builtin_fmaf(q, r, 1.39344967e-3f);
+    q = __builtin_fmaf(q, r, 8.33336183e-3f);
+    q = __builtin_fmaf(q, r, 4.16664574e-2f);
+    q = __builtin_fmaf(q, r, 1.66666665e-1f);
+    q = __builtin_fmaf(q, r, 0.5f);
+    const float p = __builtin_fmaf(__builtin_fmaf(q, r, 1.0f), r, 1.0f);
+    const unsigned b = (unsigned)bits_f32(z), half = b >> 1;
+    const float y = p * from_bits_f32((int)(half << 23)) * from_bits_f32((int)((b - half) << 23));
+    const float e = __builtin_fabsf(x) > 104.0f ? 0.0f : y;
+""",
+                ("e",),
+            ),
+            Step(
+                """\
     const float top = x < 0.0f ? e : 1.0f, below = 1.0f + e, lost = e - (below - 1.0f);
-    const float inverse = 1.0f / below, y = top * inverse;
-    return __builtin_fmaf(__builtin_fmaf(-y, below, top) - y * lost, inverse, y);
-}""",
-        ("exp_f32",),
+    const float inverse = 1.0f / below, s = top * inverse;
+    const float exact = __builtin_fmaf(__builtin_fmaf(-s, below, top) - s * lost, inverse, s);
+""",
+                (),
+            ),
+        ),
+        "exact",
+        ("bits_f32",),
     ),
     Snippet(
         "sigmoid_f64",

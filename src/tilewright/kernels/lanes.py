@@ -21,7 +21,7 @@ from tilewright.kernels.text import ATOM, Scope, Term
 
 LONG = 8
 """Operations from which a function takes so long that others are worth computing meanwhile."""
-STEPPED = ("exp", "tanh")
+STEPPED = ("exp", "sigmoid", "tanh")
 """Functions that are written in steps."""
 IVDEP = "#pragma GCC ivdep"
 
