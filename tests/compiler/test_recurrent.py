@@ -79,15 +79,31 @@ def test_weights_that_are_sliced_for_all_steps_are_right(
     _compare(net, x, first, tw.compile(net, x, first))
 
 
-def test_weights_are_sliced_once_and_before_the_steps() -> None:
-    net, x = nn.LSTM(3, 32), torch.randn(4, 3, 3)
+@pytest.mark.parametrize(("batch", "sliced"), [(3, 1), (64, 1), (300, 0)])
+def test_weights_are_sliced_once_and_before_the_steps_unless_rows_are_many(
+    batch: int, sliced: int
+) -> None:
+    net, x = nn.LSTM(3, 32), torch.randn(4, batch, 3)
     with torch.no_grad():
         program = tw.compile(net, x).program
-    at, loop = next(
-        (k, item) for k, item in enumerate(program.instructions) if isinstance(item, Loop)
-    )
-    assert reads("weight_hh_l0", program.instructions[:at]) == 1
-    assert reads("weight_hh_l0", loop.body) == 0
+    at, loop = _first_loop(program.instructions)
+    assert reads("weight_hh_l0", program.instructions[:at]) == sliced
+    assert reads("weight_hh_l0", loop.body) == 1 - sliced
+
+
+def test_large_products_of_steps_whose_weights_are_sliced_need_no_library() -> None:
+    net, x = nn.LSTM(3, 256), torch.randn(3, 100, 3)  # 52 million operations a step
+    with torch.no_grad():
+        compiled = tw.compile(net, x)
+        found, expected = compiled(x), net.double()(x.double())
+    _, loop = _first_loop(compiled.program.instructions)
+    assert not any(isinstance(item, LibraryCall) for item in flat(loop.body))
+    for ours, theirs in zip(_leaves(found), _leaves(expected), strict=True):
+        torch.testing.assert_close(ours.double(), theirs, rtol=1e-5, atol=1e-6)
+
+
+def _first_loop(instructions: Sequence[Instruction]) -> tuple[int, Loop]:
+    return next((k, item) for k, item in enumerate(instructions) if isinstance(item, Loop))
 
 
 def reads(buffer: str, block: Sequence[Instruction]) -> int:

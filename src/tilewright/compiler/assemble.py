@@ -118,9 +118,10 @@ class Assembly:
     Mutable: owned by `assemble`.  places: where each value lies.  results: values that are no views
     of others.  targets: where some of them have to lie.  named: the graph's own names, which no
     other buffer takes.  prefix, depth: of the names of buffers, and how many loops that count are
-    around.  around, lasting: of a loop's body, the assembly that the loop is part of, and the
-    buffers that hold the same in all steps; of what runs again and again, the assembly of what is
-    prepared (the values `early`), and the inputs that stay.  kind: of the buffers of its values.
+    around.  around, lasting, carried: of a loop's body, the assembly that the loop is part of, the
+    buffers that hold the same in all steps, and values made of carries; of what runs again and
+    again, the assembly of what is prepared (the values `early`), and the inputs that stay.  kind:
+    of the buffers of its values.
     """
 
     def __init__(self, graph: Graph, options: Options, choices: Choices, kernels: Sources):
@@ -142,8 +143,7 @@ class Assembly:
         self.prefix = ""
         self.depth = 0
         self.around: Assembly | None = None
-        self.lasting: frozenset[str] = frozenset()
-        self.early: frozenset[str] = frozenset()
+        self.lasting = self.early = self.carried = frozenset[str]()
         self.kind = ARENA
 
     def keep(self) -> None:

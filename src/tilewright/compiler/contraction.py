@@ -115,18 +115,19 @@ def _decided(
     library = assembly.options.library
     able = ours = is_ours(found, dtype) and _is_small(left) and _is_small(right)
     before, _ = assembly.before(right)
-    if library and ours and not _is_copied(found, left, right):
+    lasts = able and before is not assembly and _is_laid_once(found, dtype, views)
+    carried = operands_of(node)[found.left.tensor].name in assembly.carried
+    sliced = lasts and assembly.depth > 0 and _is_better_sliced(found, carried=carried)
+    if library and ours and not (sliced or _is_copied(found, left, right)):
         few = before is assembly and _is_packed_for_few(found, right)
         small = _flops(found) <= SMALL and not few
         ours = small or _is_better(found, dtype, right, assembly.options.target)
     if not (ours or library):
         return None
-    if able and before.kind == KEPT and _is_kept(found, dtype, views):
+    if lasts and before.kind == KEPT and (_is_packed(found, right) or _is_spread(found, right)):
         return Tiling(), assembly.hoisted, "packed once"
-    tiling, why = (Tiling() if ours else None), ""
-    if able:
-        tiling, why = _chosen(assembly, node, found, views, tiling)
-    sliced = assembly.depth > 0 and _is_better_sliced(found)
+    tiling = Tiling() if ours else None
+    tiling, why = _chosen(assembly, node, found, views, tiling) if able else (tiling, "")
     return tiling, assembly.hoisted if sliced else nowhere, why
 
 
@@ -184,6 +185,9 @@ FEW, MUCH = 16, 65536
 """Rows that do not pay for packing this many elements of the right operand."""
 SOME, LARGE = 8, 1 << 20
 """Rows that pay for packing so many nevertheless, as the library does not share them out."""
+MANY, SHARED = 256, 1 << 23
+"""Rows up to which a right operand of as many elements is worth the memory of a copy as tiles read
+it, made once for all steps of a loop: with more rows, packing is a small part of each step."""
 RUN = 8
 """Elements of a result that lie together and are worth a vector."""
 
@@ -265,23 +269,19 @@ def _is_spread(found: Contraction, right: View) -> bool:
     return b is not None and _volume(found.m) >= 2 * FEW and abs(b.strides[-2]) >= SPREAD
 
 
-def _is_better_sliced(found: Contraction) -> bool:
-    """Say whether a copy of the right operand, made once for all steps of a loop as tiles read it,
-    is worth its memory: with many rows, packing is a small part of each step."""
-    return _volume(found.m) < 2 * FEW
+def _is_better_sliced(found: Contraction, *, carried: bool) -> bool:
+    """Say whether a copy of the right operand, made once for all steps, is worth its memory.
+
+    carried: whether the left one is made of carries; else the loop may be there to save memory.
+    """
+    rows, few = _volume(found.m), _volume((*found.n, *found.k)) <= SHARED
+    return rows < 2 * FEW or (carried and few and rows <= MANY)
 
 
-def _is_kept(found: Contraction, dtype: DType, views: tuple[View, View, View]) -> bool:
-    """Say whether our kernel can read a copy of the right operand that is made once for all runs,
-    and every run would pack it without one."""
-    copied: list[View] = []
-
-    def copy(view: View, index: Sequence[Expr], loops: Sequence[Loop]) -> View:
-        copied.append(view)
-        return row_major(view, index, loops)
-
-    as_product(found, dtype, *views, row_major, copy)
-    return bool(copied) and (_is_packed(found, views[1]) or _is_spread(found, views[1]))
+def _is_laid_once(found: Contraction, dtype: DType, views: tuple[View, View, View]) -> bool:
+    """Say whether our kernel can read a copy of the right operand, made once for many runs."""
+    plain = as_product(found, dtype, *views, row_major, nowhere)
+    return as_product(found, dtype, *views, row_major, row_major) != plain
 
 
 def kernel_of(node: Node) -> Emitted | None:

@@ -94,11 +94,21 @@ def place_scan(assembly: "Assembly", node: Node) -> str:
     written |= {assembly.places[value.name].buffer for value in node.outputs}
     inner.around = assembly
     inner.lasting = frozenset(view.buffer for view in parts.closed) - written
+    inner.carried = _made_of(body, names[: scan.carries])
     inner.run()
     _deliver(inner, targets, copies)
     inner.write_updates({names[at]: body.outputs[at] for at in fixed})
     assembly.steps.append(Loop(inner.block(), scan.length))
     return f"{scan.length} steps of {body.name}"
+
+
+def _made_of(body: Graph, carries: Sequence[str]) -> frozenset[str]:
+    """Return the carries and all that is made of them."""
+    made = set(carries)
+    for node in body.nodes:
+        if any(value.name in made for value in node.inputs):
+            made |= {value.name for value in node.outputs}
+    return frozenset(made)
 
 
 def _carry(assembly: "Assembly", node: Node, scan: Scan, at: int) -> _Carry:
