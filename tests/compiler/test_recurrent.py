@@ -79,11 +79,13 @@ def test_weights_that_are_sliced_for_all_steps_are_right(
     _compare(net, x, first, tw.compile(net, x, first))
 
 
-@pytest.mark.parametrize(("batch", "sliced"), [(3, 1), (64, 1), (300, 0)])
-def test_weights_are_sliced_once_and_before_the_steps_unless_rows_are_many(
-    batch: int, sliced: int
+@pytest.mark.parametrize(
+    ("steps", "batch", "sliced"), [(4, 3, 1), (8, 64, 1), (4, 64, 0), (8, 300, 0)]
+)
+def test_weights_are_sliced_once_and_before_the_steps_unless_rows_are_many_or_steps_few(
+    steps: int, batch: int, sliced: int
 ) -> None:
-    net, x = nn.LSTM(3, 32), torch.randn(4, batch, 3)
+    net, x = nn.LSTM(3, 32), torch.randn(steps, batch, 3)
     with torch.no_grad():
         program = tw.compile(net, x).program
     at, loop = _first_loop(program.instructions)
@@ -92,7 +94,7 @@ def test_weights_are_sliced_once_and_before_the_steps_unless_rows_are_many(
 
 
 def test_large_products_of_steps_whose_weights_are_sliced_need_no_library() -> None:
-    net, x = nn.LSTM(3, 256), torch.randn(3, 100, 3)  # 52 million operations a step
+    net, x = nn.LSTM(3, 256), torch.randn(8, 100, 3)  # 52 million operations a step
     with torch.no_grad():
         compiled = tw.compile(net, x)
         found, expected = compiled(x), net.double()(x.double())

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from tilewright.base.sizes import nominal
 from tilewright.graph.control import Scan, scan_of, while_of
 from tilewright.graph.ir import COND, SCAN, WHILE, Graph, Node, TensorType, Value
 from tilewright.program import (
@@ -63,6 +64,10 @@ class _Carry:
     moves: bool
 
 
+MANY = 8
+"""Steps worth a copy of what all of them multiply many rows by: it takes as long as several do."""
+
+
 def place_scan(assembly: "Assembly", node: Node) -> str:
     """Add a scan as a loop; returns what was decided."""
     scan = scan_of(node)
@@ -94,7 +99,8 @@ def place_scan(assembly: "Assembly", node: Node) -> str:
     written |= {assembly.places[value.name].buffer for value in node.outputs}
     inner.around = assembly
     inner.lasting = frozenset(view.buffer for view in parts.closed) - written
-    inner.carried = _made_of(body, names[: scan.carries])
+    if nominal(scan.length) >= MANY:
+        inner.carried = _made_of(body, names[: scan.carries])
     inner.run()
     _deliver(inner, targets, copies)
     inner.write_updates({names[at]: body.outputs[at] for at in fixed})
