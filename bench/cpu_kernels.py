@@ -9,14 +9,12 @@ Writes `bench/results/cpu_kernels.json`, or `cpu_kernels_TARGET.json`.  Does not
 """
 
 import argparse
-import ctypes
 import json
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -31,9 +29,9 @@ from torch import Tensor, nn
 
 import tilewright as tw
 from bench import machine
+from bench.ceilings import Ceiling, copy_ceiling, fma_ceiling
 from bench.intervals import median_interval, ratio_interval
-from tilewright.runtime import NATIVE, find_toolchain
-from tilewright.runtime.toolchain import build
+from tilewright.runtime import NATIVE
 
 OUT = Path(__file__).resolve().parent / "results" / "cpu_kernels.json"
 # What ATen, MKL and oneDNN read when they are loaded.
@@ -254,53 +252,6 @@ def optimizer_step(elements: int, target: str = NATIVE) -> tuple[Kernel, dict[st
     # The product reads two and is summed; the step reads four and writes three.
     kernel = Kernel("optimizer", f"AdamW, {elements:,}", eager, tuple, 0, 9 * 4 * elements)  # type: ignore[arg-type]
     return kernel, {"torch": eager, "tilewright": lambda: step(tangent, torch.zeros(()))}
-
-
-# ---------------------------------------------------------------------------- ceilings
-
-_PEAK = """
-#if defined(__clang__)
-#pragma clang fp contract(fast)
-#else
-#pragma GCC optimize("fp-contract=fast")
-#endif
-typedef float V __attribute__((vector_size(BYTES)));
-__attribute__((visibility("default"))) float peak(long n) {
-  V a[12], x = (V){} + 0.999f, y = (V){} + 0.001f;
-  for (int i = 0; i < 12; i++) a[i] = y;
-  for (long k = 0; k < n; k++)
-#pragma GCC unroll 12
-    for (int i = 0; i < 12; i++) a[i] = a[i] * x + y;
-  for (int i = 1; i < 12; i++) a[0] += a[i];
-  return a[0][0];
-}
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class Ceiling:
-    """What goes as fast as this machine can: a call, and the operations or bytes of it."""
-
-    call: Call
-    work: int
-
-
-def fma_ceiling(threads: int, target: str = NATIVE) -> Ceiling:
-    """Return fused multiply-adds in registers, by so many threads at once."""
-    wide = target in (NATIVE, "x86-64-v4") and machine.describe()["vectors"] == "AVX-512"
-    lanes = 16 if wide else 8
-    library = build(find_toolchain(target), {"peak": _PEAK.replace("BYTES", str(4 * lanes))})
-    library.peak.argtypes, library.peak.restype = (ctypes.c_long,), ctypes.c_float
-    count, pool = 5_000_000, ThreadPoolExecutor(threads)
-    work = threads * count * 12 * lanes * 2
-    return Ceiling(lambda: list(pool.map(library.peak, [count] * threads)), work)
-
-
-def copy_ceiling(elements: int) -> Ceiling:
-    """Return a large copy."""
-    source = torch.randn(elements)
-    target = torch.empty_like(source)
-    return Ceiling(lambda: target.copy_(source), 2 * source.nbytes)
 
 
 # ---------------------------------------------------------------------------- timing

@@ -21,7 +21,7 @@ from typing import Any
 from bench import cases, machine, table
 from bench.contest import Entry, Rules, Score, race
 from bench.intervals import median_interval, ratio_interval
-from bench.worker import CONTENDERS, GEMM_FLOPS
+from bench.worker import CEILING, CONTENDERS
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
@@ -29,7 +29,6 @@ MAIN_CONTENDERS = tuple(contender.name for contender in CONTENDERS)
 SAVED = "tilewright-saved"
 PEERS = ("jax", "onnxruntime")
 FOR_INFERENCE = ("compile-freezing", "onnxruntime", SAVED)
-GEMM = "gemm"
 
 # A contender whose numbers differ more than this from float64 is not doing the same work.
 AGREEMENT = 1e-3
@@ -89,13 +88,13 @@ def judge(
     case: cases.Case, mode: str, scores: dict[str, Score], expected: list[float], flops: int
 ) -> dict[str, Any]:
     """The match as it is stored: medians with intervals, fractions of the limit, errors."""
-    gemm = scores[GEMM]
-    if gemm.error:
-        raise RuntimeError(f"the large GEMM that sets the limit could not be timed: {gemm.error}")
-    rate = GEMM_FLOPS / median_interval(_samples(gemm)).median
+    ceiling = scores[CEILING]
+    if ceiling.error:
+        raise RuntimeError(f"the ceiling that sets the limit could not be timed: {ceiling.error}")
+    rate = ceiling.observed[0] / median_interval(_samples(ceiling)).median
     contenders: dict[str, dict[str, Any]] = {}
     for name, score in scores.items():
-        if name == GEMM:
+        if name == CEILING:
             continue
         result = _result(name, score, expected)
         if "error" in result:
@@ -109,7 +108,7 @@ def judge(
         "mode": mode,
         "date": machine.today(),
         "flops": flops,
-        "gemm_gflops": rate / 1e9,
+        "ceiling_gflops": rate / 1e9,
         "limit_ms": 1e3 * flops / rate,
         "best_peer_over_ours": _best_peer_over_ours(contenders),
         "contenders": contenders,
@@ -178,7 +177,7 @@ def _samples(score: Score) -> list[float]:
 
 def _entries(mode: str, asked: Asked, scratch: Path) -> tuple[list[Entry], dict[str, str]]:
     """The processes to start, and why the others asked for are absent."""
-    entries = [_entry(GEMM, mode, asked, scratch)]
+    entries = [_entry(CEILING, mode, asked, scratch)]
     absent: dict[str, str] = {}
     for name in asked.contenders:
         if mode == "train" and name in FOR_INFERENCE:

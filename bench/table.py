@@ -131,7 +131,7 @@ def _footnote(results: Mapping[str, Any]) -> str:
     for match in matches:
         for result in match["contenders"].values():
             versions |= result.get("notes", {})
-    rates = sorted(match["gemm_gflops"] for match in matches)
+    rates = sorted(match["ceiling_gflops"] for match in matches)
     disturbed = any(
         result.get("disturbed_blocks")
         for match in matches
@@ -142,11 +142,12 @@ def _footnote(results: Mapping[str, Any]) -> str:
         + ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
         + f"; float32, {machine['threads']} threads.",
         "Median (95 % interval) of alternating blocks. The limit is the FLOPs of the model's "
-        f"products and convolutions at the rate of a large GEMM ({rates[0]:.0f} to "
-        f"{rates[-1]:.0f} GFLOP/s, measured in the same run). torch.compile is the best of "
-        "default, max-autotune and freezing. Own kernels alone: `Options(library=False)`. Saved: "
-        "what `tw.load` gives, on NumPy arrays in a process without torch, as ONNX Runtime. In "
-        "brackets: of the best peer, where ours is absent.",
+        "products and convolutions at the rate of fused multiply-adds in registers "
+        f"({rates[0]:.0f} to {rates[-1]:.0f} GFLOP/s, measured in the same run; Winograd's "
+        "convolutions need fewer). torch.compile is the best of default, max-autotune and "
+        "freezing. Own kernels alone: `Options(library=False)`. Saved: what `tw.load` gives, on "
+        "NumPy arrays in a process without torch, as ONNX Runtime. In brackets: of the best peer, "
+        "where ours is absent.",
         "Made by `python -m bench.cpu_models`; samples in `bench/results/cpu_models.json`.",
     ]
     if disturbed:

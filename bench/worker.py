@@ -1,4 +1,4 @@
-"""The contenders that run on torch: eager, torch.compile, Tilewright, and the large GEMM.
+"""The contenders that run on torch: eager, torch.compile, Tilewright, and the ceiling.
 
 The idea: `python -m bench.worker CONTENDER MODE FOLDER THREADS` reads a case from its folder and
 serves the parent's requests; the imports of a contender happen before anything is timed.
@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from bench import cases
+from bench.ceilings import fma_ceiling
 from bench.protocol import Prepare, Running, serve
 
-GEMM_SIZE = 2048
-GEMM_FLOPS = 2 * GEMM_SIZE**3
+CEILING = "ceiling"
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,15 +181,14 @@ def prepare_case(contender: Contender, mode: str, folder: Path) -> Prepare:
     return prepare
 
 
-def prepare_gemm() -> Callable[[], Running]:
-    """A square product large enough to run at the machine's best rate."""
-    a, b = torch.randn(GEMM_SIZE, GEMM_SIZE), torch.randn(GEMM_SIZE, GEMM_SIZE)
-    out = torch.empty(GEMM_SIZE, GEMM_SIZE)
+def prepare_ceiling(threads: int) -> Callable[[], Running]:
+    """Fused multiply-adds on so many threads, the machine's best rate; it tells their number."""
+    ceiling = fma_ceiling(threads)
 
-    def step() -> Tensor:
-        return torch.mm(a, b, out=out)
+    def observe() -> list[float]:
+        return [float(ceiling.work)]
 
-    return lambda: Running(step, _nothing, _nothing, list, {"torch": torch.__version__})
+    return lambda: Running(ceiling.call, _nothing, _nothing, observe, {})
 
 
 def _restart(loaded: cases.Loaded, initial: dict[str, Tensor]) -> Callable[[], None]:
@@ -214,8 +213,8 @@ def main() -> None:
     parser.add_argument("threads", type=int)
     asked = parser.parse_args()
     torch.set_num_threads(asked.threads)
-    if asked.contender == "gemm":
-        serve(prepare_gemm)
+    if asked.contender == CEILING:
+        serve(lambda: prepare_ceiling(asked.threads))
         return
     table = {contender.name: contender for contender in CONTENDERS}
     contender = table[asked.contender]

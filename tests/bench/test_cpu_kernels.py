@@ -4,7 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from bench import cpu_kernels as bench
-from bench.cpu_kernels import Ceiling, Kernel
+from bench.ceilings import Ceiling
+from bench.cpu_kernels import Kernel
 
 
 def test_contenders_compute_the_same_with_and_without_gradients() -> None:

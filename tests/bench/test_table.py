@@ -25,7 +25,7 @@ def _results(contenders: dict[str, Any], ratio: dict[str, float] | None = None) 
         "label": "a model",
         "mode": "train",
         "date": "2026-01-02",
-        "gemm_gflops": 200.0,
+        "ceiling_gflops": 200.0,
         "best_peer_over_ours": ratio,
         "contenders": contenders,
     }
