@@ -15,8 +15,8 @@ from tilewright.program import Program
 RUNS = {False: (1, 2, 1, 3), True: (1, 2, 1)}
 """Threads, run after run, by whether the library is called.
 
-With AVX-512, oneDNN sums the gradient of a convolution's kernels in another order for three threads
-than for two, in eager as in a Program that calls it.
+With AVX-512, oneDNN sums the gradient of some convolutions' kernels in another order for another
+number of threads, in eager as in a Program that calls it: here, for three.
 """
 
 
