@@ -34,7 +34,7 @@ CASES: dict[str, tuple[Callable[..., object], list[Tensor]]] = {
     "two results": (pair, given((70, 40), (90, 40), (90,))),
     "many terms": (lambda x, w: F.relu(x @ w), given((30, 900), (900, 33))),
     "wide": (lambda x, w: 0.5 * (x @ w) + 1, given((9, 20), (20, 1700))),
-    "another type": (lambda x, w: (x @ w).double(), given((70, 300), (300, 33))),
+    "another type": (lambda x, w: (x @ w).double(), given((70, 600), (600, 33))),
     "batches": (lambda x, y, b: torch.bmm(x, y) + b, given((4, 30, 20), (4, 20, 50), (50,))),
     "scaled": (lambda x, y: F.relu(0.3 * torch.bmm(x, y) - 1), given((4, 30, 20), (4, 20, 50))),
     "convolution": (

@@ -92,6 +92,25 @@ def test_large_products_in_float32_are_ours_where_threads_have_blocks(
         torch.testing.assert_close(found, a.double() @ b.double(), rtol=1e-4, atol=1e-3)
 
 
+@pytest.mark.parametrize(("target", "depth"), [("x86-64-v3", 256), ("x86-64-v4", 512)])
+@pytest.mark.parametrize("follows", [False, True])
+def test_products_sum_as_many_terms_at_a_time_as_pays_with_the_target_s_vectors(
+    target: str, depth: int, *, follows: bool
+) -> None:
+    a, b = torch.randn(70, 1100), torch.randn(1100, 90)
+
+    def f(a: Tensor, b: Tensor) -> Tensor:
+        return (a @ b).relu() if follows else a @ b
+
+    options = tw.Options(tuned=False, library=False, target=runnable(target))
+    built = build(capture(f, a, b).graph, options)
+    text = "".join(kernel.text for kernel in built.program.kernels)
+    assert text.count(f"1.0, {depth}, 64, 16,\n") == 1
+    torch.testing.assert_close(
+        built.run([a, b])[0].double(), f(a.double(), b.double()), rtol=1e-4, atol=1e-3
+    )
+
+
 LARGE = {
     "single": ((300, 400), (400, 500), torch.float32),
     "double": ((300, 400), (400, 500), torch.float64),

@@ -18,7 +18,7 @@ import tilewright as tw
 from tilewright.autodiff import reverse
 from tilewright.capture import capture
 from tilewright.compiler import Built, Options, build, contraction
-from tilewright.compiler.choices import LIBRARY, OWN, Asked
+from tilewright.compiler.choices import LIBRARY, OWN, Asked, usual_knobs
 from tilewright.compiler.tuning import Limits, Tuned, kernels_of, program_of, tune
 from tilewright.graph.evaluate import evaluate
 from tilewright.kernels import Tiling
@@ -27,7 +27,7 @@ from tilewright.runtime import Executable
 from tilewright.tune import Measured, Store, Timing, show_tiling, this_processor
 
 LIMITS = Limits((("float32", 1e11), ("float64", 5e10)), 1e10)
-USUAL = show_tiling(Tiling())
+USUAL = show_tiling(usual_knobs(Options()))
 DEEP = show_tiling(Tiling(depth=384, tiles=8))
 
 

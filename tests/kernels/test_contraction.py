@@ -17,7 +17,16 @@ from tests.standalone import Done, Operand, run_standalone, write_kernels
 from tests.sweep import few
 
 from tilewright.base.dtypes import F32, F64, DType
-from tilewright.kernels import Emitted, Product, Role, Tiling, emit_product, merged, tiles
+from tilewright.kernels import (
+    Emitted,
+    Product,
+    Role,
+    Tiling,
+    emit_product,
+    merged,
+    tiles,
+    usual_tiling,
+)
 from tilewright.kernels.contraction import LIMITS, count
 from tilewright.program import KernelSource
 from tilewright.runtime import NATIVE
@@ -25,6 +34,7 @@ from tilewright.runtime.standalone import UNTOUCHED
 from tilewright.runtime.toolchain import Toolchain, build, find_toolchain
 
 CANARY = 1e30
+LONG = 1025  # terms: more than twice those that any knobs sum at a time
 LINES = (4, 8, 16, 24)  # columns of slices: a line of cache in each type, and others
 NARROW = (1, 3, 17)  # columns of one vector and, on most machines, of more
 WIDE = (3, 4, 5, 7, 8, 11, 14, 16, 20, 33)  # columns two apart: vectors of one run and of more
@@ -61,13 +71,15 @@ def products() -> list[Product]:
     made += [product((), rows, columns, 257) for rows in (7, 1) for columns in NARROW]
     made += [windows(wide, taps) for wide in WIDE for taps in (1, 2, 3)]
     made += [windows(wide, 3, turned=True) for wide in (4, 9)] + [windows(9, 3, dtype=F64)]
+    made += [product((), 130, 100, LONG, order) for order in ("NN", "NT", "TN", "TT")]
     made += [looped(source) for _ in range(60)]
     return made
 
 
 def emitted(one: Product) -> Emitted:
     """Return a product's kernel: of every second one of random shape with knobs at random."""
-    return emit_product(one, tilings().get(one, Tiling()))
+    usual = usual_tiling(64) if count(one.terms) == LONG else Tiling()
+    return emit_product(one, tilings().get(one, usual))
 
 
 @functools.cache

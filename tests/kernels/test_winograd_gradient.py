@@ -11,6 +11,7 @@ from tests.kernels.test_winograd import compiled_for, made, operands, shape_of, 
 from tilewright.base.dtypes import F32
 from tilewright.kernels import (
     Emitted,
+    Tiling,
     Winograd,
     WinogradGradient,
     emit_gradient_of_kernels,
@@ -47,7 +48,7 @@ def kernels_of(one: Winograd) -> tuple[Emitted, ...]:
     return (
         emit_transformed_image(gradient),
         emit_transformed_tangent(gradient),
-        emit_sums(gradient),
+        emit_sums(gradient, Tiling()),
         emit_gradient_of_kernels(gradient),
     )
 

@@ -7,7 +7,7 @@ import pytest
 from tests.kernels.test_contraction import product
 from tests.tune.test_measured import HERE
 
-from tilewright.kernels import Product, Tiling, blocks
+from tilewright.kernels import Product, Tiling, blocks, usual_tiling
 from tilewright.kernels.contraction import TILE_ROWS, TILE_VECTORS, vectors_text
 from tilewright.tune import Candidate, product_candidates, read_tiling, show_tiling, worth_trying
 
@@ -53,6 +53,22 @@ def test_the_usual_knobs_are_among_them_and_the_best_come_first() -> None:
         assert [bool(one.refused) for one in found] == sorted(bool(one.refused) for one in found)
 
 
+@pytest.mark.parametrize("vector", [16, 32, 64])
+def test_the_usual_knobs_are_never_refused(vector: int) -> None:
+    usual = usual_tiling(vector)
+    tiny = replace(HERE, vector=vector, l1=1 << 10, l2=1 << 12, threads=64)
+    (first,) = (
+        one
+        for one in product_candidates(product((), 64, 64, 2048), tiny, PEAK, BANDWIDTH)
+        if not one.refused
+    )
+    assert first.tiling == usual
+
+
+def test_as_many_terms_are_summed_at_a_time_as_pays_with_the_vectors() -> None:
+    assert [usual_tiling(vector).depth for vector in (16, 32, 64)] == [256, 256, 512]
+
+
 def test_knobs_that_make_the_same_kernel_are_tried_once() -> None:
     assert {one.tiling for one in candidates(product((), 1, 1, 1))} == {Tiling()}
     # 40 rows are seven tiles: 4 at a time are two groups, 8, 16 and 32 are one.
@@ -74,7 +90,7 @@ def test_more_operations_are_predicted_to_take_longer() -> None:
 def test_the_usual_knobs_are_tried_and_none_that_differ_in_little() -> None:
     one = product((), 1024, 256, 768)
     found = candidates(one)
-    tried = worth_trying(one, found, 6)
+    tried = worth_trying(one, found, 6, Tiling())
     assert tried[0] == Tiling()
     assert len(tried) in (6, 7)
     apart = {(tiling.depth, blocks(one, tiling)) for tiling in tried[1:]}

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from tilewright.compiler.options import Options
 from tilewright.graph.ir import Graph, Node
-from tilewright.kernels import PRODUCT_RECIPE, Product, Tiling, described_product
+from tilewright.kernels import PRODUCT_RECIPE, Product, Tiling, described_product, usual_tiling
 from tilewright.program import View
 from tilewright.tune import (
     LIBRARY,
@@ -130,6 +130,11 @@ def choices_for(options: Options, store: Store | None = None) -> Choices:
     if not options.tuned:
         return Choices()
     return Choices(Store(this_processor(options.target)) if store is None else store)
+
+
+def usual_knobs(options: Options) -> Tiling:
+    """Return the knobs of our products that are taken where nothing was measured."""
+    return usual_tiling(this_processor(options.target).vector)
 
 
 def alone(node: Node) -> Graph:

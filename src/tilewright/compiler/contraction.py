@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from tilewright.base.dtypes import F32, DType
 from tilewright.base.expr import Call, Const, Expr, Read, Sym, substitute
 from tilewright.base.sizes import least_of, same
-from tilewright.compiler.choices import alone, ask_product
+from tilewright.compiler.choices import alone, ask_product, usual_knobs
 from tilewright.compiler.strided import dense_view, grouped, is_contiguous, row_major
 from tilewright.graph.classify import Contraction, classify_contraction
 from tilewright.graph.ir import Formula, Loop, Node, TensorType, Value
@@ -125,8 +125,8 @@ def _decided(
     if not (ours or library):
         return None
     if lasts and before.kind == KEPT and (_is_packed(found, right) or _is_spread(found, right)):
-        return Tiling(), assembly.hoisted, "packed once"
-    tiling = Tiling() if ours else None
+        return usual_knobs(assembly.options), assembly.hoisted, "packed once"
+    tiling = usual_knobs(assembly.options) if ours else None
     tiling, why = _chosen(assembly, node, found, views, tiling) if able else (tiling, "")
     return tiling, assembly.hoisted if sliced else nowhere, why
 

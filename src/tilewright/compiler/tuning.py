@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.compiler.assemble import assemble
-from tilewright.compiler.choices import Asked, Choices
+from tilewright.compiler.choices import Asked, Choices, usual_knobs
 from tilewright.compiler.options import Options
 from tilewright.compiler.pipeline import passes
 from tilewright.graph.ir import Graph
@@ -129,7 +129,8 @@ def measure(
 ) -> Measured:
     """Time the ways to compute a kernel: the usual one, those that have a name, the best knobs."""
     predicted = {show_tiling(one.tiling): one.predicted for one in candidates}
-    knobs = () if asked.product is None else worth_trying(asked.product, candidates, TRIED)
+    usual = usual_knobs(options)
+    knobs = () if asked.product is None else worth_trying(asked.product, candidates, TRIED, usual)
     ways = tuple(dict.fromkeys((asked.default, *asked.ways, *map(show_tiling, knobs))))
     toolchain = find_toolchain(options.target)
     runs: dict[str, Callable[[], object]] = {}

@@ -15,6 +15,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from tilewright.base.dtypes import DType
+from tilewright.compiler.choices import usual_knobs
 from tilewright.compiler.contraction import Place, operands_of, placed, product_in
 from tilewright.graph.classify import Contraction
 from tilewright.graph.convolution import Convolution
@@ -259,7 +260,7 @@ def _launch_gradient(
     launches = (
         (emit_transformed_image(one), functions, (x,), v),
         (emit_transformed_tangent(one), functions, (y,), d),
-        (emit_sums(one), product, (d, v), m),
+        (emit_sums(one, usual_knobs(assembly.options)), product, (d, v), m),
         (emit_gradient_of_kernels(one), functions, (x, y, m), k),
     )
     for made, function, inputs, output in launches:

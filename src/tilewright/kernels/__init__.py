@@ -42,6 +42,7 @@ from tilewright.kernels.contraction import (
     product_extents,
     tile_shape,
     tiles,
+    usual_tiling,
 )
 from tilewright.kernels.contraction import RECIPE as PRODUCT_RECIPE
 from tilewright.kernels.demands import Demand, Demands, demands
@@ -141,4 +142,5 @@ __all__ = [
     "moved",
     "tile_shape",
     "tiles",
+    "usual_tiling",
 ]

@@ -4,8 +4,9 @@
 
    A tile of ROWS x WIDE vectors of c is summed in registers: each step over t loads WIDE vectors of
    b and multiplies them by ROWS elements of a (Goto and van de Geijn, Anatomy of high-performance
-   matrix multiplication, 2008).  The sum over t goes in steps of DEPTH, so that a panel of b stays
-   in the first cache; in each element the order of the terms is that of t, whatever the tiles.
+   matrix multiplication, 2008).  The sum over t goes in steps, so that a panel of b stays in the
+   first cache, or in the second where a tile has many rows; in each element the order of the terms
+   is that of t, whatever the tiles.
    Operands that memory does not hold as the tile reads them are packed first, on the stack: a
    megabyte of b and a quarter of a.
 

@@ -42,10 +42,10 @@ _VECTORS = _TEXT.with_name("vectors.c")
 class Tiling:
     """The knobs of the recipe; they are seen in a product's speed, and `depth` in its last digits.
 
-    depth: terms that are summed before the next tile's turn, 512 at most: so many of a panel of b
-    stay in the first cache.  panels: columns that are packed at a time, in widths of a tile, 64 at
-    most; tiles: rows that are, in heights of a tile, 32 at most (as far as a megabyte and a quarter
-    of one hold them).  blocks: into how many a product is cut, at least, if it is worth it.
+    depth: terms that are summed before the next tile's turn, 512 at most.  panels: columns that are
+    packed at a time, in widths of a tile, 64 at most; tiles: rows that are, in heights of a tile,
+    32 at most (as far as a megabyte and a quarter of one hold them).  blocks: into how many a
+    product is cut, at least, if it is worth it.
     """
 
     depth: int = 256
@@ -86,6 +86,15 @@ class Product:
     def flops(self) -> int:
         """Products and sums."""
         return 2 * count(self.batch) * count(self.rows) * count(self.columns) * count(self.terms)
+
+
+def usual_tiling(vector: int) -> Tiling:
+    """Return the knobs that are taken where nothing was measured, for vectors of so many bytes.
+
+    A panel of b stays in the first cache, but where vectors have 64 bytes: a tile has so many rows
+    that the second cache brings a panel fast enough, and sums go to memory half as often.
+    """
+    return Tiling(depth=512) if vector == 64 else DEFAULT
 
 
 def count(loops: Batch | Role) -> int:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tilewright.base.dtypes import DType
-from tilewright.kernels.contraction import SLICE, Product, emit_product
+from tilewright.kernels.contraction import SLICE, Product, Tiling, emit_product
 from tilewright.kernels.emit import PARTS, Emitted, named
 from tilewright.kernels.winograd import Winograd, listed, squares_text
 
@@ -120,10 +120,10 @@ def emit_gradient_of_kernels(one: WinogradGradient) -> Emitted:
     )
 
 
-def emit_sums(one: WinogradGradient) -> Emitted:
-    """Return the kernel of the products: pointers to the tangent and the image, both transformed,
-    and to the sums."""
-    return emit_product(one.product)
+def emit_sums(one: WinogradGradient, tiling: Tiling) -> Emitted:
+    """Return the kernel of the products, with these knobs: pointers to the tangent and the image,
+    both transformed, and to the sums."""
+    return emit_product(one.product, tiling)
 
 
 def _kernel(

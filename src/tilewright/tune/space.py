@@ -23,6 +23,7 @@ from tilewright.kernels import (
     packed_columns,
     product_extents,
     tile_shape,
+    usual_tiling,
 )
 from tilewright.tune.processor import Processor
 
@@ -52,15 +53,16 @@ def product_candidates(
     peak: FLOP/s of one core for its element type.  bandwidth: B/s of the memory for one core.
     """
     found: dict[tuple[object, ...], Candidate] = {}
-    for tiling in _grid():
-        reason = _refusal(product, tiling, processor)
+    usual = usual_tiling(processor.vector)
+    for tiling in (usual, *_grid()):
+        reason = "" if tiling == usual else _refusal(product, tiling, processor)
         seconds = _seconds(product, tiling, processor, peak, bandwidth)
         found.setdefault(_seen(product, tiling, processor), Candidate(tiling, seconds, reason))
     return tuple(sorted(found.values(), key=lambda one: (one.refused, one.predicted)))
 
 
 def worth_trying(
-    product: Product, candidates: Sequence[Candidate], most: int
+    product: Product, candidates: Sequence[Candidate], most: int, usual: Tiling
 ) -> tuple[Tiling, ...]:
     """Return the usual knobs, and the best by prediction: of those that share the terms at a time
     and the blocks, one."""
@@ -68,7 +70,7 @@ def worth_trying(
     for one in candidates:
         if not one.refused:
             found.setdefault((one.tiling.depth, blocks(product, one.tiling)), one.tiling)
-    return tuple(dict.fromkeys((Tiling(), *list(found.values())[:most])))
+    return tuple(dict.fromkeys((usual, *list(found.values())[:most])))
 
 
 def show_tiling(tiling: Tiling) -> str:
@@ -90,7 +92,6 @@ def read_tiling(text: str) -> Tiling | None:
 
 
 def _grid() -> Iterator[Tiling]:
-    yield Tiling()
     for depth in DEPTHS:
         for panels in PANELS:
             for tiles in TILES:
@@ -123,7 +124,7 @@ def _refusal(product: Product, tiling: Tiling, processor: Processor) -> str:
     if tiling.tiles * height * depth * size > processor.l2 // 2:
         return "packed rows of a do not fit in half of the second cache"
     down, across = blocks(product, tiling)
-    if batch * down * across < processor.threads and tiling != Tiling():
+    if batch * down * across < processor.threads:
         return "fewer blocks than threads"
     return ""
 
