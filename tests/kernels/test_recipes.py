@@ -125,6 +125,16 @@ def test_recipe_is_chosen_with_a_reason(
     assert emit(graph).recipe == recipe
 
 
+@pytest.mark.parametrize(
+    ("dtype", "width", "side"),
+    [("f32", 16, 16), ("f32", 12, 12), ("f32", 17, 8), ("f64", 16, 8), ("bf16", 16, 8)],
+)
+def test_a_line_of_words_is_turned_as_a_whole(dtype: str, width: int, side: int) -> None:
+    shapes = f"{dtype}[{width}, 40]", f"{dtype}[40, {width}]"
+    graph = body({"x": shapes[0]}, {"y": f"{shapes[1]}: y[j<40, i<{width}] = x[i, j]"})
+    assert f"for n in 0..{width} by {side}:" in emit(graph).nest
+
+
 def test_parts_depend_on_the_shape_alone() -> None:
     small = emit(body({"x": "f32[64]"}, {"y": "f32[64]: y[i<64] = x[i] + 1"}))
     large = emit(body({"x": "f32[1000000]"}, {"y": "f32[1000000]: y[i<1000000] = x[i] + 1"}))

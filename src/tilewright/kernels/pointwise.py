@@ -36,6 +36,7 @@ SHORT = 16  # iterations: fewer are no vector's worth
 MOST_PIECES = 8  # that a loop is cut into
 BLOCK = 32  # elements for which what comes next is asked at once
 TILE = 8  # elements of a tile's side: a line of memory holds 16 of them
+WORD, LINE = 4, 64  # bytes: of what GCC turns whole lines of well, and of a line
 
 
 def schedule_pointwise(nest: LoopNest, region: Region) -> LoopNest:
@@ -116,12 +117,18 @@ def _tiled(nest: LoopNest, region: Region) -> LoopNest:
                                                 for r0 in m..m + 8:
                                                   lanes r1 in n..n + 8:
                                                     v0(r0, r1)
+
+    An innermost loop that is no longer than a line of memory is one side of a tile as a whole.
     """
     *outer, inner = region.rows
     at = outer.index(region.lane)
     for name in outer[at + 1 :]:
         nest = reorder(nest, region.lane, name)
-    nest = split(split(nest, region.lane, TILE, "m"), inner, TILE, "n")
+    length = dict(region.extents)[inner]
+    words = all(statement.formula.type.dtype.bytes == WORD for statement in region.statements)
+    whole = words and type(length) is int and length * WORD <= LINE
+    side = length if whole else TILE
+    nest = split(split(nest, region.lane, TILE, "m"), inner, side, "n")
     nest = reorder(nest, region.lane, "n")
     nest = number(nest, "m", "t")
     nest = shared(nest, [*outer[:at], *outer[at + 1 :], "t"])
