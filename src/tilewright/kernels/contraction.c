@@ -45,28 +45,32 @@ typedef struct {
 } Stack;
 
 /* One tile; rows and wide are known where it is called.  Two terms a turn: with more, GCC moves sums
-   between registers. */
+   between registers.  Memory of the sums is asked for a row at a time, as the terms go on: lines that
+   come from far, all at once, hold up those of a and b. */
 inlined void tile(const int rows, const int wide, const Stack *stack, const T *a, T *c, T *to) {
   const long ai = stack->ai, at = stack->at, bt = stack->bt, depth = stack->depth;
   const long bj = BESIDE ? LANES : stack->apart;
   const T *b = stack->b, scale = stack->scale;
   Tile here = stack->c;
   V sum[ROWS][WIDE];
-  unrolled for (int i = 0; i < rows; i++) unrolled for (int j = 0; j < wide; j++) {
-    __builtin_prefetch(c + i * here.row + j * here.vector, 1);
+  unrolled for (int i = 0; i < rows; i++) unrolled for (int j = 0; j < wide; j++)
     sum[i][j] = (V){};
-  }
-  for (long turns = depth / 2; turns > 0; turns--) unrolled for (int s = 0; s < 2; s++) {
-    V right[WIDE];
-    unrolled for (int j = 0; j < wide; j++) right[j] = *(const V *)(b + j * bj);
-    unrolled for (int j = 0; j < wide; j++) in_register(right[j]);
-    unrolled for (int i = 0; i < rows; i++) {
-      const V left = a[i * ai] - (V){};                 /* in all lanes; x - 0 is x, -0 too */
-      unrolled for (int j = 0; j < wide; j++) sum[i][j] += left * right[j];
+  const T *asked = c;
+  for (long rest = depth / 2, some; rest > 0; rest -= some, asked += here.row) {
+    unrolled for (int j = 0; j < wide; j++) __builtin_prefetch(asked + j * here.vector, 1);
+    some = least(rest, depth / 2 / rows + 1);
+    for (long turns = some; turns > 0; turns--) unrolled for (int s = 0; s < 2; s++) {
+      V right[WIDE];
+      unrolled for (int j = 0; j < wide; j++) right[j] = *(const V *)(b + j * bj);
+      unrolled for (int j = 0; j < wide; j++) in_register(right[j]);
+      unrolled for (int i = 0; i < rows; i++) {
+        const V left = a[i * ai] - (V){};               /* in all lanes; x - 0 is x, -0 too */
+        unrolled for (int j = 0; j < wide; j++) sum[i][j] += left * right[j];
+      }
+      if (rows * wide == 1) in_register(sum[0][0]);
+      a += at;
+      b += bt;
     }
-    if (rows * wide == 1) in_register(sum[0][0]);
-    a += at;
-    b += bt;
   }
   if (depth % 2) unrolled for (int i = 0; i < rows; i++) {
     const V left = a[i * ai] - (V){};
