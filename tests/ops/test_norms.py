@@ -32,6 +32,29 @@ def test_a_large_mean_does_not_cancel_the_variance(name: str) -> None:
     np.testing.assert_allclose(found, exact, rtol=2e-5, atol=2e-5 * np.abs(exact).max())
 
 
+@pytest.mark.parametrize("shape", [(3, 1), (3, 10), (2, 96), (2, 770), (2, 6, 385), (2, 4100)])
+@pytest.mark.parametrize("dtype", [F64, F32, BF16])
+def test_equal_elements_are_zero_without_their_mean(shape: tuple[int, ...], dtype: DType) -> None:
+    # What the mean is rounded by is as large as a deviation of sqrt(eps).
+    for value in (0.1, 1 / 3, -7.77, 12345.678):
+        x = np.full(shape, value)
+        assert not run("layer_norm", x, dtype=dtype, dims=len(shape) - 1)[0].any()
+        assert not run("group_norm", x, dtype=dtype, groups=1)[0].any()
+        if dtype != F64:
+            assert not run("batch_norm_fresh", x.T, dtype=dtype)[0].any()
+
+
+def test_the_mean_that_is_taken_out_is_rounded_once() -> None:
+    x = 1e4 + np.random.default_rng(0).standard_normal((64, 770))
+    x = x.astype(np.float32).astype(np.float64)
+    exact = run("layer_norm", x, dtype=F64)[0]
+    found = run("layer_norm", x)[0]
+    step = np.spacing(
+        np.float32(1e4)
+    )  # half of it for the mean, and the last place of what is left
+    np.testing.assert_allclose(found, exact, rtol=0, atol=step)
+
+
 @pytest.mark.parametrize("dtype", [F32, F16, BF16])
 def test_an_epsilon_not_given_is_that_of_the_type_computed_in(dtype: DType) -> None:
     x = np.full(4, 2.0**-6)

@@ -8,9 +8,7 @@ that common sub-expressions of forward and backward are one.
 This module does not know losses or attention.
 """
 
-from dataclasses import dataclass
-
-from tilewright.base.dtypes import F32, F64, DType
+from tilewright.base.dtypes import DType
 from tilewright.base.errors import UNKNOWN, Origin
 from tilewright.graph.build import Builder
 from tilewright.graph.ir import Node, TensorType, Value
@@ -25,6 +23,7 @@ from tilewright.ops.nest import (
     reduced,
 )
 from tilewright.ops.operator import Attrs, Operator, Tangents, sample, write
+from tilewright.ops.statistics import Layout, Statistics, statistics
 
 # What `eps=None` means: the distance from 1 to the next number of the type computed in.
 _EPSILON = {"f64": 2.220446049250313e-16, "f32": 1.1920928955078125e-07}
@@ -103,54 +102,8 @@ def _log_softmax_vjp(builder: Builder, node: Node, tangents: Tangents) -> Tangen
 # ----------------------------------------------------------------------- centre, scale, and shift
 
 
-@dataclass(frozen=True, slots=True)
-class _Layout:
-    """Where the operands of a norm are read, and over how many elements its statistics go.
-
-    element: the index of x.  row: that of the statistics, as they are computed.  at: that of the
-    statistics of the element at `element`.  weight: that of the scale and the shift.
-    """
-
-    element: str
-    row: str
-    at: str
-    weight: str
-    count: int
-    reduction: str  # the index of x in a reduction over a row
-    limits: str = ""  # of the loops that no operand tells
-    wide: bool = False  # whether the statistics of float32 are formed in float64
-
-
-@dataclass(frozen=True, slots=True)
-class _Statistics:
-    """Of each row: the mean, the sum of squares without it, and one over the deviation."""
-
-    mean: Value
-    squares: Value
-    scale: Value
-
-
-def _statistics(
-    builder: Builder, x: Value, layout: _Layout, eps: float, origin: Origin = UNKNOWN
-) -> _Statistics:
-    compute, n = x.type.dtype.compute, layout.count
-    wide = F64 if layout.wide else compute
-    body = f"y[{layout.row}] += x[{layout.reduction}]{layout.limits}"
-    total = write(builder, body, x=x, dtype=wide, name="total", origin=origin)
-    body = "y[...] = t[...] / n"
-    mean = write(builder, body, t=total, n=n, dtype=compute, name="mean", origin=origin)
-    away = f"(x[{layout.reduction}] - m[{layout.row}])"
-    body = f"y[{layout.row}] += {away} * {away}{layout.limits}"
-    squares = write(builder, body, x=x, m=mean, dtype=wide, name="squares", origin=origin)
-    body = "y[...] = rsqrt(s[...] / n + eps)"
-    scale = write(
-        builder, body, s=squares, n=n, eps=eps, dtype=compute, name="scale", origin=origin
-    )
-    return _Statistics(mean, squares, scale)
-
-
 def _normalised(
-    builder: Builder, x: Value, affine: tuple[Value, ...], layout: _Layout, found: _Statistics
+    builder: Builder, x: Value, affine: tuple[Value, ...], layout: Layout, found: Statistics
 ) -> Value:
     operands: dict[str, Value] = {"x": x, "m": found.mean, "r": found.scale}
     text = f"(x[{layout.element}] - m[{layout.at}]) * r[{layout.at}]"
@@ -163,7 +116,7 @@ def _normalised(
 
 
 def _scaled(
-    builder: Builder, x: Value, affine: tuple[Value, ...], layout: _Layout, found: _Statistics
+    builder: Builder, x: Value, affine: tuple[Value, ...], layout: Layout, found: Statistics
 ) -> Value:
     """`(x - mean) * a + b` with `a = w / deviation` formed once for each row."""
     at, row, dtype = layout.element, layout.at, x.type.dtype
@@ -181,7 +134,7 @@ def _scaled(
 
 
 def _norm_vjp(
-    builder: Builder, node: Node, dy: Value, affine: tuple[Value, ...], layout: _Layout
+    builder: Builder, node: Node, dy: Value, affine: tuple[Value, ...], layout: Layout
 ) -> tuple[Value, ...]:
     """The gradients of x, scale and shift of `(x - mean) / deviation * w + b`.
 
@@ -189,7 +142,7 @@ def _norm_vjp(
     """
     x, origin = node.inputs[0], node.origin
     dtype, compute = x.type.dtype, x.type.dtype.compute
-    found = _statistics(builder, x, layout, decimal(node.attr("eps")), origin)
+    found = statistics(builder, x, layout, decimal(node.attr("eps")), origin)
     operands: dict[str, Value] = {"dy": dy, "x": x, "m": found.mean, "r": found.scale}
     hat = f"((x[{layout.element}] - m[{layout.at}]) * r[{layout.at}])"
     g = f"dy[{layout.element}]"
@@ -216,7 +169,7 @@ def _norm_vjp(
 
 def _per_row(
     builder: Builder,
-    layout: _Layout,
+    layout: Layout,
     value: str,
     operands: dict[str, Value],
     dtype: DType,
@@ -230,18 +183,18 @@ def _per_row(
 # ------------------------------------------------------------------------------------ layer, group
 
 
-def _layer_layout(type_: TensorType, attrs: Attrs) -> _Layout:
+def _layer_layout(type_: TensorType, attrs: Attrs) -> Layout:
     dims = attrs["dims"]
     assert isinstance(dims, int) and 0 < dims <= type_.rank, f"{dims} dims are normalised"
     names = index(loops(dims))
     n = count(type_.shape, range(type_.rank - dims, type_.rank))
-    return _Layout(f"..., {names}", "...", "...", names, n, f"..., {names}")
+    return Layout(f"..., {names}", "...", "...", names, n, f"..., {names}")
 
 
 def _layer_norm(builder: Builder, inputs: tuple[Value, ...], attrs: Attrs) -> tuple[Value, ...]:
     x, *affine = inputs
     layout = _layer_layout(x.type, attrs)
-    found = _statistics(builder, x, layout, decimal(attrs["eps"]))
+    found = statistics(builder, x, layout, decimal(attrs["eps"]))
     return (_normalised(builder, x, tuple(affine), layout, found),)
 
 
@@ -277,24 +230,23 @@ def _group_norm(builder: Builder, inputs: tuple[Value, ...], attrs: Attrs) -> tu
     assert channels % groups == 0, f"{channels} channels do not split into {groups} groups"
     n = count(x.type.shape, range(1, x.type.rank)) // groups
     at = f"n, c//{channels // groups}"
-    layout = _Layout("n, c, ...", "n, g", at, "c", n, "n, (g c), ...", f" for g<{groups}")
-    found = _statistics(builder, x, layout, decimal(attrs["eps"]))
+    layout = Layout("n, c, ...", "n, g", at, "c", n, "n, (g c), ...", f" for g<{groups}")
+    found = statistics(builder, x, layout, decimal(attrs["eps"]))
     return (_normalised(builder, x, tuple(affine), layout, found),)
 
 
 # ------------------------------------------------------------------------------------------- batch
 
 
-def _batch_layout(type_: TensorType) -> _Layout:
+def _batch_layout(type_: TensorType) -> Layout:
     n = count(type_.shape, [dim for dim in range(type_.rank) if dim != 1])
-    wide = type_.dtype.compute == F32
-    return _Layout("n, c, ...", "c", "c", "c", n, "n, c, ...", wide=wide)
+    return Layout("n, c, ...", "c", "c", "c", n, "n, c, ...", wide=True)
 
 
 def _batch_norm(builder: Builder, inputs: tuple[Value, ...], attrs: Attrs) -> tuple[Value, ...]:
     x, running_mean, running_var, *affine = inputs
     layout = _batch_layout(x.type)
-    found = _statistics(builder, x, layout, decimal(attrs["eps"]))
+    found = statistics(builder, x, layout, decimal(attrs["eps"]))
     y = _scaled(builder, x, tuple(affine), layout, found)
     momentum, n = decimal(attrs["momentum"]), layout.count
     body = "y[...] = (1 - momentum) * old[...] + momentum * f[...]"
@@ -323,7 +275,7 @@ def _batch_norm_fresh(
 ) -> tuple[Value, ...]:
     x, *affine = inputs
     layout = _batch_layout(x.type)
-    found = _statistics(builder, x, layout, decimal(attrs["eps"]))
+    found = statistics(builder, x, layout, decimal(attrs["eps"]))
     return (_scaled(builder, x, tuple(affine), layout, found),)
 
 
@@ -344,7 +296,7 @@ def _scaled_vjp(
     """
     x, origin = node.inputs[0], node.origin
     layout, compute = _batch_layout(x.type), x.type.dtype.compute
-    found = _statistics(builder, x, layout, decimal(node.attr("eps")), origin)
+    found = statistics(builder, x, layout, decimal(node.attr("eps")), origin)
     n, wide = layout.count, found.squares.type.dtype
     at, row = layout.element, layout.row
     body = f"y[{row}] += dy[{at}]"
