@@ -133,6 +133,22 @@ def counter() -> Program:
     )  # fmt: skip
 
 
+def two_counters() -> Program:
+    """Return the Program that adds `step` to two states."""
+    buffers = tuple(Buffer(name, f32(4), "input") for name in ("s", "t", "x"))
+    states, step = buffers[:2], buffers[2]
+    add = kernel(
+        "add",
+        "  const float *x = (const float *)p[1];\n  float *s = (float *)p[2];\n"
+        "  for (int i = 0; i < 4; i++) s[i] += x[i];\n  return 0;",
+    )
+    launches = [Launch("add", (whole(s), whole(step)), (whole(s),)) for s in states]
+    return Program(
+        "two_counters", buffers, (add,), tuple(Segment((launch,)) for launch in launches),
+        tuple(Input(buffer.name) for buffer in buffers), (whole(step),), updates=("s", "t"),
+    )  # fmt: skip
+
+
 def calling(call: LibraryCall, inputs: list[Buffer], outputs: list[Buffer]) -> Program:
     """Return the Program that is one library call."""
     return Program(

@@ -14,7 +14,7 @@ from tilewright.program import save
 from tilewright.runtime import Executable, load
 from tilewright.runtime.arrays import _address, _untouched
 
-from .programs import chain, counter, gather, linear_relu
+from .programs import chain, counter, gather, linear_relu, two_counters
 
 # ---- on arrays ----------------------------------------------------------------------------------
 
@@ -104,6 +104,26 @@ def test_arrays_are_updated_in_place() -> None:
     assert fixed.tolist() == [0, 0, 0, 0]
     with pytest.raises(DTypeError, match="NumPy arrays for every input"):
         executable(torch.zeros(4), step)
+
+
+def test_an_update_that_is_written_back_has_its_memory_to_itself() -> None:
+    executable = Executable(two_counters())
+    memory = np.zeros(8, np.float32)
+    step, apart = np.ones(4, np.float32), np.zeros(4, np.float32)
+    for one, other in (
+        (memory[::2], memory[:4]),
+        (memory[:4], memory[::2]),
+        (memory[::2], memory[6::-2]),
+        (memory[::2], memory[::2]),
+    ):
+        with pytest.raises(MutationError, match="share memory"):
+            executable(one, other, step)
+    with pytest.raises(MutationError, match="share memory"):
+        executable(memory[::2], apart, memory[:4])
+    assert not memory.any()
+    assert not apart.any()
+    executable(memory[::2], memory[1::2], step)  # side by side: no element is another's
+    assert memory.tolist() == [1] * 8
 
 
 def test_arrays_are_looked_at_in_each_run() -> None:

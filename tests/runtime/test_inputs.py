@@ -7,7 +7,7 @@ from tilewright.base.errors import DTypeError, MutationError, ShapeError
 from tilewright.program import Buffer, Input, Launch, Program, Segment, whole
 from tilewright.runtime import Executable
 
-from .programs import affine, counter, f32, gather
+from .programs import affine, counter, f32, gather, two_counters
 
 
 @pytest.mark.parametrize(
@@ -103,6 +103,23 @@ def test_an_update_of_memory_that_another_input_reads_is_refused() -> None:
             executable.run([state, step])
     executable.run([memory[:4], memory[4:8]])
     assert memory.sum() == 0
+
+
+def test_an_update_that_is_written_back_has_its_memory_to_itself() -> None:
+    executable = Executable(two_counters())
+    memory, step, apart = torch.zeros(8), torch.ones(4), torch.zeros(4)
+    for one, other, added in (
+        (memory[::2], memory[:4], step),
+        (memory[:4], memory[::2], step),
+        (memory[::2], memory[::2], step),
+        (memory[::2], apart, memory[4:]),
+    ):
+        with pytest.raises(MutationError, match="share memory"):
+            executable.run([one, other, added])
+    assert not memory.any()
+    assert not apart.any()
+    executable.run([memory[::2], memory[1::2], step])  # side by side: no element is another's
+    assert memory.tolist() == [1] * 8
 
 
 def test_updates_work_in_inference_mode() -> None:

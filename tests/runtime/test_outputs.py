@@ -159,6 +159,24 @@ def test_an_array_that_somebody_has_is_not_written(holder: str) -> None:
     assert len({run.run_arrays([x])[0].ctypes.data for _ in range(4)}) == 1
 
 
+def test_what_a_weak_reference_leads_to_is_not_written() -> None:
+    run, x = shift(), np.zeros(N, np.float32)
+    (y,) = run.run_arrays([x])
+    base = weakref.ref(y.base)
+    del y
+    found = [run.run_arrays([x + i])[0] for i in range(1, 5)]
+    block = base()
+    if block is not None:
+        assert not any(np.shares_memory(block, y) for y in found)
+    tensor = torch.zeros(N)
+    (z,) = run.run([tensor])
+    storage = weakref.ref(z.untyped_storage())
+    del z
+    others = [run.run([tensor + i])[0] for i in range(1, 5)]
+    left = storage()
+    assert left is None or left.data_ptr() not in [other.data_ptr() for other in others]
+
+
 def test_dropped_arrays_memory_is_used_again_and_whole() -> None:
     run, x = shift(), np.arange(N, dtype=np.float32)
     seen = set()

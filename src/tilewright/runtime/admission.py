@@ -6,12 +6,15 @@ The idea: each input is looked at once; after that, inputs that are in all that 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 
-from tilewright.base.errors import DTypeError, ShapeError
+from tilewright.base.errors import DTypeError, MutationError, ShapeError
 from tilewright.program import Program
+from tilewright.runtime.arrays import Array, overlap
 from tilewright.runtime.placement import allocate, matches, torch_dtype
 
 Tensor = torch.Tensor
@@ -83,7 +86,16 @@ class Admission:
             if wanted.updated and tensor is not given:
                 written_back.append((given, tensor))
             admitted.append(tensor)
+        for given, _ in written_back:
+            self._keep_apart(given, inputs)
         return admitted
+
+    def _keep_apart(self, given: Tensor, inputs: Sequence[Tensor]) -> None:
+        """Refuse inputs of which another has memory that is written back to."""
+        at = next(k for k, tensor in enumerate(inputs) if tensor is given)
+        for k, other in enumerate(inputs):
+            if k != at and overlap(_elements(given), _elements(other)):
+                raise shared(self.inputs[k].name, self.inputs[at].name)
 
     def takes(self, inputs: Sequence[Tensor]) -> bool:
         """Say whether the inputs are, to the letter, what the Program expects."""
@@ -148,6 +160,28 @@ def conform(tensor: Tensor, wanted: Expected) -> Tensor:
         return tensor
     with torch.no_grad():
         return allocate(wanted.shape, wanted.strides, wanted.dtype).copy_(tensor)
+
+
+def _elements(tensor: Tensor) -> Array:
+    """Return an array of bytes that are where the tensor's elements are, not to be read."""
+    size = tensor.element_size()
+    interface = {
+        "data": (tensor.data_ptr(), True),
+        "shape": tuple(tensor.shape),
+        "strides": tuple(stride * size for stride in tensor.stride()),
+        "typestr": f"|V{size}",
+        "version": 3,
+    }
+    return np.asarray(SimpleNamespace(__array_interface__=interface))
+
+
+def shared(one: str, other: str) -> MutationError:
+    """Return the refusal of two inputs that have memory in common."""
+    return MutationError(
+        f"inputs {one} and {other} share memory, and one of them is updated",
+        expected="each updated input to have its memory to itself",
+        mend="pass a clone of one of them",
+    )
 
 
 def _wrong_count(found: int, expected: Sequence[Expected]) -> ShapeError:

@@ -13,9 +13,10 @@ from functools import partial
 from itertools import takewhile
 from operator import attrgetter, is_
 from typing import Any, NamedTuple
-from weakref import ref
+from weakref import getweakrefcount, ref
 
 import numpy as np
+from numpy.exceptions import TooHardError
 from numpy.lib.stride_tricks import as_strided
 
 from tilewright.base.errors import DTypeError, MutationError, ShapeError
@@ -42,6 +43,7 @@ from tilewright.runtime.threads import find_team, thread_count
 Array = np.ndarray[Any, np.dtype[Any]]
 
 ALIGNMENT = 64
+MOST_WORK = 100_000  # of a search for an element that two arrays share
 
 # Of names that are one look-up each: they are asked of every input of a run.
 _view_of_bytes: Callable[[Any], ctypes.c_char] = ctypes.c_char.from_buffer
@@ -146,14 +148,17 @@ class ArrayContext:
                 return [*given]
             if all(value.flags.aligned for value in given):
                 return self._place([*given], where)
-        pairs = zip(given, self.expected, strict=False)
+        pairs = [*zip(given, self.expected, strict=False)]
         held = [conform(value, wanted.buffer, wanted.item) for value, wanted in pairs]
+        copied = {w.item.buffer for (v, w), lies in zip(pairs, held, strict=True) if v is not lies}
+        # What is updated of them is written back to where it was given.
+        self._keep_apart(given, [name for name in self.program.updates if name in copied])
         return self._place(held, _addresses(held))
 
     def _place(self, held: list[Array], where: list[int]) -> list[Array]:
         """Enter where arrays lie, and return them; refuse any that is updated and shared."""
         self.where = []  # should this be interrupted
-        self._keep_apart(held)
+        self._keep_apart(held, self.program.updates)
         for address, wanted in zip(where, self.expected, strict=False):
             self.addresses[wanted.number] = address
         self.where = where
@@ -193,16 +198,27 @@ class ArrayContext:
     def _truth(self, view: View) -> Truth:
         return truth(self.addresses, self.numbers[view.buffer], view, self.index)
 
-    def _keep_apart(self, held: Sequence[Array]) -> None:
-        named = {each.item.buffer: value for each, value in zip(self.expected, held, strict=False)}
-        for name in self.program.updates:
+    def _keep_apart(self, values: Sequence[Array], updated: Sequence[str]) -> None:
+        named = {each.item.buffer: v for each, v in zip(self.expected, values, strict=False)}
+        for name in updated:
             for other, value in named.items():
-                if other != name and np.may_share_memory(named[name], value):
+                if other != name and overlap(named[name], value):
                     raise MutationError(
                         f"inputs {other} and {name} share memory, and one of them is updated",
                         expected="each updated input to have its memory to itself",
                         mend="pass a copy of one of them",
                     )
+
+
+def overlap(one: Array, other: Array) -> bool:
+    """Say whether arrays have an element's memory in common, or may have: real and imaginary parts
+    of numbers have not, though they lie between each other."""
+    if not np.may_share_memory(one, other):
+        return False
+    try:
+        return np.shares_memory(one, other, max_work=MOST_WORK)  # type: ignore[arg-type]
+    except TooHardError:
+        return True
 
 
 def _expected_layout(buffer: Buffer) -> tuple[Any, ...]:
@@ -283,11 +299,15 @@ class ReusingArrays:
 
     def __call__(self) -> Array:
         blocks, (shape, dtype, strides) = self._blocks, self._form
-        free = (at for at in range(len(blocks)) if _owners(blocks, at) == _ALONE)
-        at = next(free, None)
+        at = next((at for at in range(len(blocks)) if _is_free(blocks, at)), None)
         block = np.empty(self._bytes + ALIGNMENT, np.uint8) if at is None else blocks.pop(at)
         self._blocks = [block, *blocks[: SPARE - 1]]
         return np.ndarray(shape, dtype, block, -block.ctypes.data % ALIGNMENT, strides)
+
+
+def _is_free(blocks: list[Array], at: int) -> bool:
+    """Say whether nobody else has a block, nor comes by it through a weak reference."""
+    return _owners(blocks, at) == _ALONE and not getweakrefcount(blocks[at])
 
 
 def _owners(blocks: list[Array], at: int) -> int:

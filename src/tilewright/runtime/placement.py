@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
+from weakref import getweakrefcount
 
 import torch
 
@@ -91,6 +92,7 @@ def _is_free(lent: _Lent) -> bool:
     return (
         torch._C._storage_Use_Count(lent.number) == 1
         and sys.getrefcount(lent.storage) == _ALONE
+        and not getweakrefcount(lent.storage)  # by which somebody may come by it
         and lent.storage.data_ptr() == lent.address
         and lent.storage.nbytes() == lent.bytes
     )

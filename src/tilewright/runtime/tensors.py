@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from tilewright.base.errors import (
     IndexRangeError,
     LibraryCallError,
-    MutationError,
 )
 from tilewright.program import (
     ARENA,
@@ -36,7 +35,7 @@ from tilewright.program import (
     stretches,
     whole,
 )
-from tilewright.runtime.admission import Admission
+from tilewright.runtime.admission import Admission, shared
 from tilewright.runtime.control import Step, Truth, bind_steps, last_uses, truth
 from tilewright.runtime.library import Operator, bind, bind_gradient, bind_layers, leaves, resolve
 from tilewright.runtime.placement import (
@@ -257,15 +256,11 @@ class TensorContext:
         moved = np.flatnonzero(where != before)
         ends = where + self.sizes
         for k in moved:
-            shared = (where < ends[k]) & (where[k] < ends) & (self.writes | self.writes[k])
-            shared[k] = False
-            if shared.any():
-                names = [self.admission.inputs[i].name for i in (int(shared.argmax()), int(k))]
-                raise MutationError(
-                    f"inputs {' and '.join(names)} share memory, and one of them is updated",
-                    expected="each updated input to have its memory to itself",
-                    mend="pass a clone of one of them",
-                )
+            shares = (where < ends[k]) & (where[k] < ends) & (self.writes | self.writes[k])
+            shares[k] = False
+            if shares.any():
+                named = self.admission.inputs
+                raise shared(named[int(shares.argmax())].name, named[int(k)].name)
 
     # ---- binding --------------------------------------------------------------------------------
 
