@@ -6,7 +6,11 @@ This module does not know who calls them; the errors stand in `cmath`.
 """
 
 from tilewright.kernels.cmath_snippet import Snippet, Step, in_steps
-from tilewright.kernels.cmath_wide import EXP_LANES
+from tilewright.kernels.cmath_wide import EXP_LANES, TERMS
+
+_POLYNOMIAL = f"    float q = {TERMS[0]};\n" + "".join(
+    f"    q = __builtin_fmaf(q, r, {term});\n" for term in TERMS[1:]
+)
 
 # In all exponentials, adding and taking away 1.5 * 2^23 rounds to an integer, which then stands in
 # the low bits of the sum: no conversion, and nothing undefined for NaN.
@@ -20,12 +24,9 @@ static inline float exp_f32(float x) {
     const float z = __builtin_fmaf(x, 1.44269504f, 12583166.0f);
     const float n = z - 12583166.0f;
     const float r = __builtin_fmaf(n, -1.42860677e-6f, __builtin_fmaf(n, -0.693145752f, x));
-    float q = 1.98581e-4f;
-    q = __builtin_fmaf(q, r, 1.39344967e-3f);
-    q = __builtin_fmaf(q, r, 8.33336183e-3f);
-    q = __builtin_fmaf(q, r, 4.16664574e-2f);
-    q = __builtin_fmaf(q, r, 1.66666665e-1f);
-    q = __builtin_fmaf(q, r, 0.5f);
+"""
+        + _POLYNOMIAL
+        + """\
     const float p = __builtin_fmaf(__builtin_fmaf(q, r, 1.0f), r, 1.0f);
     const unsigned b = (unsigned)bits_f32(z), half = b >> 1;
     const float y = p * from_bits_f32((int)(half << 23)) * from_bits_f32((int)((b - half) << 23));
@@ -67,12 +68,9 @@ static inline float expm1_f32(float x) {
     const float n = z - 12582912.0f;
     const int k = bits_f32(z) - 0x4b400000;
     const float r = __builtin_fmaf(n, -1.42860677e-6f, __builtin_fmaf(n, -0.693145752f, a));
-    float q = 1.98581e-4f;
-    q = __builtin_fmaf(q, r, 1.39344967e-3f);
-    q = __builtin_fmaf(q, r, 8.33336183e-3f);
-    q = __builtin_fmaf(q, r, 4.16664574e-2f);
-    q = __builtin_fmaf(q, r, 1.66666665e-1f);
-    q = __builtin_fmaf(q, r, 0.5f);
+"""
+        + _POLYNOMIAL
+        + """\
     const float m = __builtin_fmaf(r * r, q, r);
     const int j = k < -125 ? -125 : k;
     const float t = from_bits_f32((int)((unsigned)(j + 126) << 23));
@@ -148,13 +146,8 @@ static inline float cosh_f32(float x) {
                 ("z", "r"),
             ),
             Step(
-                """\
-    float q = 1.98581e-4f;
-    q = __builtin_fmaf(q, r, 1.39344967e-3f);
-    q = __builtin_fmaf(q, r, 8.33336183e-3f);
-    q = __builtin_fmaf(q, r, 4.16664574e-2f);
-    q = __builtin_fmaf(q, r, 1.66666665e-1f);
-    q = __builtin_fmaf(q, r, 0.5f);
+                _POLYNOMIAL
+                + """\
     const float p = __builtin_fmaf(__builtin_fmaf(q, r, 1.0f), r, 1.0f);
     const unsigned b = (unsigned)bits_f32(z), half = b >> 1;
     const float y = p * from_bits_f32((int)(half << 23)) * from_bits_f32((int)((b - half) << 23));
@@ -199,13 +192,8 @@ static inline double sigmoid_f64(double x) {
                 ("z", "r"),
             ),
             Step(
-                """\
-    float q = 1.98581e-4f;
-    q = __builtin_fmaf(q, r, 1.39344967e-3f);
-    q = __builtin_fmaf(q, r, 8.33336183e-3f);
-    q = __builtin_fmaf(q, r, 4.16664574e-2f);
-    q = __builtin_fmaf(q, r, 1.66666665e-1f);
-    q = __builtin_fmaf(q, r, 0.5f);
+                _POLYNOMIAL
+                + """\
     const float m = __builtin_fmaf(r * r, q, r);
     const float t = from_bits_f32((int)((unsigned)(bits_f32(z) + 127) << 23));
     const float y = __builtin_fmaf(t, m, t - 1.0f);

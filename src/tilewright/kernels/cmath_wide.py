@@ -11,9 +11,14 @@ from tilewright.kernels.cmath_snippet import LANES, Snippet, lanes_head
 
 WIDE = 16  # floats of 64 bytes
 MOST = LANES // WIDE
+# Of e^r = 1 + r + r^2 q for |r| <= ln 2 / 2: the terms of q, that of the highest power first.
 TERMS = (
-    *("1.39344967e-3f", "8.33336183e-3f", "4.16664574e-2f", "1.66666665e-1f", "0.5f", "1.0f"),
-    "1.0f",
+    "1.98581e-4f",
+    "1.39344967e-3f",
+    "8.33336183e-3f",
+    "4.16664574e-2f",
+    "1.66666665e-1f",
+    "0.5f",
 )
 
 
@@ -33,8 +38,8 @@ _STEPS = (
     "n[k] -= 12583166.0f;",
     _fused("r[k]", "n[k]", "zero - 0.693145752f", "a[k]"),
     _fused("r[k]", "n[k]", "zero - 1.42860677e-6f", "r[k]"),
-    "q[k] = zero + 1.98581e-4f;",
-    *(_fused("q[k]", "q[k]", "r[k]", f"zero + {term}") for term in TERMS),
+    f"q[k] = zero + {TERMS[0]};",
+    *(_fused("q[k]", "q[k]", "r[k]", f"zero + {term}") for term in (*TERMS[1:], "1.0f", "1.0f")),
     _operation("vscalefps", "x[k]", "q[k]", "n[k]"),
 )
 _EACH = f"""\
