@@ -24,7 +24,8 @@
 #define FAR 512                 /* rows of a further apart fall on the same sets of the cache */
 #define SPREAD 128              /* so do the rows of b that a panel reads, which are more */
 #define LOOPS 16                /* of rows, columns or terms, at most */
-#define BETWEEN (64 / (long)sizeof(T))  /* rows of a that are copied: a line */
+#define LINE 64                 /* bytes of one, in the caches */
+#define BETWEEN (LINE / (long)sizeof(T))        /* rows of a that are copied: a line */
 
 /* Whether the vectors of a tile lie side by side in b: where they are shorter than a line of cache.
    Longer ones may lie in lines that are `apart`, as slices of a line's columns have them. */
@@ -32,6 +33,10 @@
 
 /* Where a tile of c lies: how far it is from a row to the next, and from a vector to the next. */
 typedef struct { T *at; long row, vector; } Tile;
+
+/* What of memory is packed next: so many `lines`, of which tiles ask for `each` at a time.  A `run` of
+   them lies together; `left` are left of the one that is asked for, and `skip` bytes on is the next. */
+typedef struct { long at, lines, each, run, left, skip; } Coming;
 
 /* What tiles below each other share: terms, strides of a (`below`: from a tile to the next), and b,
    whose vectors are `apart`.  If there is `more` in c, it is added; the sums go to `to`. */
@@ -42,11 +47,38 @@ typedef struct {
   Tile c, to;
   T scale;
   int more;
+  Coming *coming;
 } Stack;
 
+/* A sum and a product, rounded once.  As one instruction: GCC makes others of the operators too, which
+   leave sums in other registers, and moves that bring them back. */
+#if defined(__x86_64__) && defined(__FMA__) && !defined(__clang__)
+#define MULTIPLY_ADD(KIND, sum, x, y)                                                             \
+  __asm__("vfmadd231" KIND " %2, %1, %0" : "+v"(sum) : "v"(x), "v"(y))
+#if SINGLE
+#define multiply_add(...) MULTIPLY_ADD("ps", __VA_ARGS__)
+#else
+#define multiply_add(...) MULTIPLY_ADD("pd", __VA_ARGS__)
+#endif
+#else
+#define multiply_add(sum, x, y) ((sum) += (x) * (y))
+#endif
+
+/* Ask the second cache for what is packed next. */
+inlined void ask(Coming *coming) {
+  for (long k = least(coming->each, coming->lines); k > 0; k--) {
+    __builtin_prefetch((const char *)coming->at, 0, 2);
+    coming->at += LINE;
+    coming->lines--;
+    if (--coming->left) continue;
+    coming->at += coming->skip;
+    coming->left = coming->run;
+  }
+}
+
 /* One tile; rows and wide are known where it is called.  Two terms a turn: with more, GCC moves sums
-   between registers.  Memory of the sums is asked for a row at a time, as the terms go on: lines that
-   come from far, all at once, hold up those of a and b. */
+   between registers.  Memory of the sums, and what is packed next, is asked for as the terms go on:
+   lines that come from far, all at once, hold up those of a and b. */
 inlined void tile(const int rows, const int wide, const Stack *stack, const T *a, T *c, T *to) {
   const long ai = stack->ai, at = stack->at, bt = stack->bt, depth = stack->depth;
   const long bj = BESIDE ? LANES : stack->apart;
@@ -58,6 +90,7 @@ inlined void tile(const int rows, const int wide, const Stack *stack, const T *a
   const T *asked = c;
   for (long rest = depth / 2, some; rest > 0; rest -= some, asked += here.row) {
     unrolled for (int j = 0; j < wide; j++) __builtin_prefetch(asked + j * here.vector, 1);
+    ask(stack->coming);
     some = least(rest, depth / 2 / rows + 1);
     for (long turns = some; turns > 0; turns--) unrolled for (int s = 0; s < 2; s++) {
       V right[WIDE];
@@ -65,7 +98,8 @@ inlined void tile(const int rows, const int wide, const Stack *stack, const T *a
       unrolled for (int j = 0; j < wide; j++) in_register(right[j]);
       unrolled for (int i = 0; i < rows; i++) {
         const V left = a[i * ai] - (V){};               /* in all lanes; x - 0 is x, -0 too */
-        unrolled for (int j = 0; j < wide; j++) sum[i][j] += left * right[j];
+        if (wide == 1) sum[i][0] += left * right[0];    /* by an instruction that reads left, too */
+        else unrolled for (int j = 0; j < wide; j++) multiply_add(sum[i][j], left, right[j]);
       }
       if (rows * wide == 1) in_register(sum[0][0]);
       a += at;
@@ -302,6 +336,14 @@ static __attribute__((noinline)) void pack_rows(long depth, long panels, const T
 /* How many rows come before tile q: the first tiles are one row `taller` than `height`. */
 inlined long before(long q, long height, long taller) { return q * height + least(q, taller); }
 
+/* What is packed next, while tiles ask so many `times`: `outer` times `inner` elements from x on, which
+   lie together, `apart` elements from each other. */
+inlined Coming coming_from(const T *x, long inner, long outer, long apart, long times) {
+  const long run = inner / BETWEEN + 1, lines = run * outer;
+  return (Coming){(long)x, lines, (lines + times - 1) / times, run, run,
+                  apart * (long)sizeof(T) - run * LINE};
+}
+
 /* Takes the sums of rows from top to bottom and columns from left to right, a row every `step`. */
 typedef void Then(const void *with, const T *sums, long step, long top, long bottom, long left,
                   long right);
@@ -374,8 +416,8 @@ void NAME(const long *down, const long *across, const long *along, long top, lon
       const long jump = step_a == 1 ? next_a : 2 * step_a;
       const int far = __builtin_labs(jump) >= FAR;
       const long meeting = alone ? right - left : some;
-      const int turned =
-          !steady || !(equal || even(ai, count, next_a)) || (far && meeting > 2 * PANEL);
+      const int steps_a = steady && (equal || even(ai, count, next_a));
+      const int turned = !steps_a || (far && meeting > 2 * PANEL);
       const int copied = turned && steady && step_a == 1;     /* rows as they lie, nearer */
       const int packed = turned && !copied, held = alone && turn > 0;
       for (long i = 0; copied && !held && i < count; i++)
@@ -387,6 +429,17 @@ void NAME(const long *down, const long *across, const long *along, long top, lon
           T *to = packed_a + (q - group) * heap + s * high;
           pack(least(depth - s, chunk), high, a, at + s, ai + i, to, high);
         }
+      /* Next are the rows below, or those from the top with the terms that follow. */
+      const int ends = end == tiles, stay = alone && turn + 1 < turns;
+      Coming coming = {0};
+      if (turned && steps_a && !stay && !(ends && last)) {
+        const long start = ends ? 0 : end, stop = least(start + group_tiles, tiles);
+        const long below = before(stop, height, taller) - before(start, height, taller);
+        const long times = (some + PANEL - 1) / PANEL * (end - group) * height;
+        const T *next = a + ai[0] + at[0] + (ends ? depth * step_a - above * next_a : count * next_a);
+        coming = step_a == 1 ? coming_from(next, depth, below, next_a, times)
+                             : coming_from(next, below, depth, step_a, times);
+      }
       for (long j = 0; j < some; j += PANEL) {
         const long have = least(some - j, PANEL), width = (have + LANES - 1) / LANES * LANES;
         const T *y = direct[j / PANEL] ? b + bt[0] + bj[j] : packed_b + j * depth;
@@ -408,7 +461,7 @@ void NAME(const long *down, const long *across, const long *along, long top, lon
           const Tile there = whole && c ? (Tile){c + ci[i] + cj[j], next_c, next} : own;
           const Stack stack = {depth, packed ? heap : high * row_a, row_a, packed ? high : step_a,
                                y, step, apart, there, taken ? own : there, whole ? factor : 1,
-                               whole && t};
+                               whole && t, &coming};
           any_tiles(high, width / LANES, stop - q, &stack, x);
           if (!whole)
             for (long r = 0; r < high * (stop - q); r++)

@@ -182,6 +182,7 @@ void SQUARES_OF(const Extents *e, long first, long last, long part, long end, lo
   const long most = (block / 16 - MARGIN) / panel;
   T m[16 * ROWS * SQUARES], out[2][2 * SQUARES];
   Run runs[SQUARES];
+  Coming nothing = {0};
   while (first < last) {
     const long panels = least((last - first + SQUARES - 1) / SQUARES, most < 1 ? 1 : most);
     const long here = least(last, first + panels * SQUARES), plane = panels * panel + MARGIN;
@@ -199,7 +200,7 @@ void SQUARES_OF(const Extents *e, long first, long last, long part, long end, lo
         for (long ab = 0; ab < 16; ab++) {
           const Tile to = {m + ab * ROWS * SQUARES, SQUARES, LANES};
           const T *b = v + ab * plane + p * panel;
-          const Stack one = {e->inputs, 0, 1, high, b, SQUARES, LANES, to, to, 1, 0};
+          const Stack one = {e->inputs, 0, 1, high, b, SQUARES, LANES, to, to, 1, 0, &nothing};
           any_tiles(high, WIDE, 1, &one, a + ab * (e->inputs * high + MARGIN));
         }
         const long many = runs_of(e, s, least(here, s + SQUARES), xs, ys, runs);
