@@ -10,7 +10,7 @@ import logging
 import types
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from tilewright.base.errors import CaptureError
 from tilewright.base.interpreter import uncollected
+from tilewright.base.places import Picker, picker
 from tilewright.capture.calls import CallSpec, ResultSpec, describe_call, describe_result
 from tilewright.capture.functionalize import functionalize, place_of, prepare_dynamo
 from tilewright.capture.importer import Imported, import_functional
@@ -48,7 +49,7 @@ class Captured:
     inputs: one for each input of the graph, in order.  sources: for each of them the number of an
     argument leaf, or, as -1 - k, of `state[k]`: the module's parameters and buffers, other tensors
     that the function reaches, and constants; they are the live tensors, never copies.  watch: what
-    has to be as it was for the graph to serve a call.
+    has to be as it was for the graph to serve a call.  picks: the inputs out of leaves and state.
     """
 
     graph: Graph
@@ -60,15 +61,18 @@ class Captured:
     call: CallSpec
     result: ResultSpec
     watch: Watch
+    picks: Picker = field(init=False, repr=False, compare=False)
 
-    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "picks", picker(self.sources))
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[torch.Tensor, ...]:
         """Return the graph's inputs for a call; raises a typed error where the call differs."""
         return self.feed(self.call.flatten(args, kwargs))
 
-    def feed(self, leaves: Sequence[Any]) -> list[torch.Tensor]:
+    def feed(self, leaves: Sequence[Any]) -> tuple[torch.Tensor, ...]:
         """Return the graph's inputs for the leaves of a call."""
-        found = [*leaves, *self.state[::-1]]  # where a source of -1 - k is that from the end
-        return [found[at] for at in self.sources]
+        return self.picks([*leaves, *self.state[::-1]])  # a source of -1 - k is that from the end
 
     def viewed(self) -> tuple[tuple[torch.Tensor | int, tuple[int, ...]], ...]:
         """Return what results are views of, with its strides: a number is an argument leaf's.

@@ -6,6 +6,7 @@ first needs a model and its inputs, the second what a training needs.
 This module does not know how any of it is made.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -110,7 +111,7 @@ def measurement(look: Look) -> str:
     return built.measure(inputs)
 
 
-def graph_and_inputs(look: Look) -> tuple[Graph, list[Any]]:
+def graph_and_inputs(look: Look) -> tuple[Graph, Sequence[torch.Tensor]]:
     """Return a model's graph, and the tensors that it runs on."""
     subject = find_subject(look.model)
     if look.training:
@@ -141,7 +142,7 @@ def compare(look: Look, console: Console) -> None:
         check_against_eager(built, inputs)
 
 
-def _training_step(subject: Subject, look: Look) -> tuple[Built, list[torch.Tensor]]:
+def _training_step(subject: Subject, look: Look) -> tuple[Built, Sequence[torch.Tensor]]:
     """Up to the gradients: a step of AdamW makes a small one's rounding as large as it is."""
     data = data_for(subject, look.batch or BATCH, 0)
     step = _step(subject, data)
@@ -149,7 +150,7 @@ def _training_step(subject: Subject, look: Look) -> tuple[Built, list[torch.Tens
     return replace(step.built, source=without_updates(step.graph)), inputs
 
 
-def _forward_pass(subject: Subject, look: Look) -> tuple[Built, list[torch.Tensor]]:
+def _forward_pass(subject: Subject, look: Look) -> tuple[Built, Sequence[torch.Tensor]]:
     inputs = _inputs(subject, look)
     captured = capture(subject.model, *inputs)
     return build(captured.graph), captured.bind(inputs, {})

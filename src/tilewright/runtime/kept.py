@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 
 from tilewright.base.errors import ShapeError
+from tilewright.base.places import picker
 from tilewright.program import Program
 
 Prepare = Callable[[Sequence[Any]], Sequence[Any]]
-Passed = Callable[[Sequence[Any]], list[Any] | None]
+Passed = Callable[[Sequence[Any]], Sequence[Any] | None]
 
 # Of names that are one look-up each: they are asked of everything that stays, before every run.
 _data_ptr, _version = methodcaller("data_ptr"), attrgetter("_version")
@@ -75,20 +76,20 @@ class Kept:
     def current(self, inputs: Sequence[Any]) -> Passed:
         """Return what gives `inputs` for as many as these, of their sizes, strides and dtypes; None
         where something has to be prepared."""
-        staying, others = self._staying, self._passed
-        form = _form([inputs[place] for place in staying])
+        stays, goes_on = picker(self._staying), picker(self._passed)
+        form = _form(stays(inputs))
         fitting: list[Any] = []  # that of the last record, once it was found to be the same
 
-        def passed(inputs: Sequence[Any]) -> list[Any] | None:
+        def passed(inputs: Sequence[Any]) -> Sequence[Any] | None:
             nonlocal fitting
             record = self._last
-            if record is None or not _is_current(record, [inputs[place] for place in staying]):
+            if record is None or not _is_current(record, stays(inputs)):
                 return None
             if record.form is not fitting:
                 if record.form != form:
                     return None
                 fitting = record.form
-            return [*[inputs[place] for place in others], *record.kept]
+            return goes_on(inputs) + record.kept
 
         return passed
 

@@ -19,6 +19,7 @@ from tilewright.base.errors import (
     IndexRangeError,
     LibraryCallError,
 )
+from tilewright.base.places import picker
 from tilewright.program import (
     ARENA,
     CONSTANT,
@@ -131,6 +132,7 @@ class TensorContext:
             self.results = tuple(self._lens(view, lasting=False) for view in program.outputs)
             self.taken = tuple(wanted.number for wanted in plan.inputs)
             self.updated = tuple(k for k, wanted in enumerate(plan.inputs) if wanted.updated)
+            self.written = picker(self.updated)
             self.wide = plan.wide
             # Where each input was last time; how many bytes it has, and whether it is updated.
             self.where = [-1] * len(self.taken)
@@ -176,11 +178,13 @@ class TensorContext:
     def admitted(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return the outputs for inputs that are admitted; let autograd know which were written,
         as a run that raises may have too."""
+        run = self.straight or self.go
+        if not self.updated:
+            return run(inputs)
         try:
-            return (self.straight or self.go)(inputs)
+            return run(inputs)
         finally:
-            if self.updated:
-                torch._C._increment_version([inputs[k] for k in self.updated])
+            torch._C._increment_version(self.written(inputs))
 
     def _straight(self) -> Run | None:
         """Return `go` for a Program that is native from its inputs to fresh outputs: nothing is

@@ -64,7 +64,9 @@ def thread_count() -> int:
     the OpenMP library would."""
     if _State.forked:
         return 1
-    found = _find()
+    found = _State.found
+    if found is None or not found.beside_torch:  # torch, once there, stays
+        found = _find()
     if found.team is None or not found.beside_torch:
         return found.count
     count: int = sys.modules["torch"].get_num_threads()

@@ -10,7 +10,7 @@ This module does not know how the step was compiled.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from operator import getitem, is_
+from operator import attrgetter, getitem, is_
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +24,10 @@ from tilewright.train.joint import Rate, Training
 
 # What a setting is whose value cannot become another one while it is the same object.
 _FIXED = (bool, int, float, str, type(None))
+
+# Of names that are one look-up each: they are asked of every parameter, before every step.
+_gradient_hooks = attrgetter("_backward_hooks")
+_later_hooks = attrgetter("_post_accumulate_grad_hooks")
 
 MOST_LESSONS = 16
 """How often a step may learn what its tensors look like, where they keep looking otherwise."""
@@ -44,30 +48,24 @@ class _Seen(NamedTuple):
 
 
 class _Said(NamedTuple):
-    """What an optimizer's groups hold: names and values one after the other, the parameters, and
-    how many each has."""
+    """What a group of an optimizer's holds: names, values, and the parameters."""
 
     names: list[str]
     values: list[Any]
     parameters: list[torch.Tensor]
-    sizes: list[int]
 
     @classmethod
-    def by(cls, optimizer: torch.optim.Optimizer) -> "_Said":
-        groups = optimizer.param_groups
-        values = [*chain.from_iterable(map(dict.values, groups))]
-        held = [each["params"] for each in groups]
-        parameters = [*chain.from_iterable(held)]
-        return cls([*chain.from_iterable(groups)], values, parameters, [*map(len, held)])
+    def by(cls, optimizer: torch.optim.Optimizer) -> "list[_Said]":
+        return [
+            cls([*group], [*group.values()], [*group["params"]]) for group in optimizer.param_groups
+        ]
 
-    def is_that(self, other: "_Said") -> bool:
+    def is_of(self, group: Mapping[str, Any]) -> bool:
         """Say whether all are the same objects, which need not be comparable."""
-        return (
-            self.sizes == other.sizes
-            and self.names == other.names
-            and all(map(is_, self.values, other.values))
-            and all(map(is_, self.parameters, other.parameters))
-        )
+        if [*group] != self.names or not all(map(is_, group.values(), self.values)):
+            return False
+        held = group["params"]
+        return len(held) == len(self.parameters) and all(map(is_, held, self.parameters))
 
     def is_fixed(self) -> bool:
         """Say whether another value of a setting is always another object."""
@@ -105,7 +103,7 @@ class Active:
     known_rates: list[float]
     held: tuple[tuple[tuple[str, torch.Tensor], ...], ...] = ()
     seen: _Seen | None = None
-    said: _Said | None = None
+    said: list[_Said] | None = None
     counts: torch.Tensor | None = None
     counted: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
     version: int = -1
@@ -128,16 +126,17 @@ class Active:
         hooks of a parameter's are refused where the step is compiled again.
         """
         optimizers.refuse_hooks(optimizer)
-        if any(owner._backward_hooks or owner._post_accumulate_grad_hooks for owner in self.owners):
+        if any(map(_gradient_hooks, self.owners)) or any(map(_later_hooks, self.owners)):
             return False
-        said = _Said.by(optimizer)
-        if self.said is not None and said.is_that(self.said):
+        known, groups = self.said, optimizer.param_groups
+        if known is not None and len(known) == len(groups) and all(map(_Said.is_of, known, groups)):
             return True
+        said = _Said.by(optimizer)
         rates = optimizers.rates_of(rule, optimizer)
         if optimizers.settings_of(rule, optimizer) != self.settings:
             return False
         self.set_rates(rates)
-        self.said = said if said.is_fixed() else None
+        self.said = said if all(map(_Said.is_fixed, said)) else None
         return True
 
     def holds(self, optimizer: torch.optim.Optimizer) -> bool:

@@ -166,7 +166,7 @@ class TrainStep:
         if not active.captured.watch.reaches(batch, {}) or not active.holds(self.optimizer):
             return None
         self._set_numbers(active)
-        return self._count(active.settled([*active.captured.feed(batch), *active.inputs]))
+        return self._count(active.settled(active.captured.feed(batch) + active.inputs))
 
     def _run(self, batch: tuple[Any, ...]) -> torch.Tensor:
         """Make a step after all that may have changed was looked at."""
