@@ -197,7 +197,7 @@ def emit_product(
         f"    const {c} *p0 = (const {c} *)p[0], *p1 = (const {c} *)p[1];",
         f"    {c} *p2 = ({c} *){into};",
         f"    const long last = {units} * end / parts;",
-        "    /* Blocks beside and below each other are one: what it packs serves them all. */",
+        "    /* Blocks below and beside each other are one: what it packs serves them all. */",
         f"    for (long u = {units} * part / parts; u < last;) {{",
         *(f"        {line}" for line in _block(product, tiling, down, across, bool(text))),
         "    }",
@@ -251,7 +251,7 @@ def _block(product: Product, tiling: Tiling, down: int, across: int, followed: b
     rows, columns = count(product.rows), count(product.columns)
     panels = -(-columns // SLICE)
     lines = [
-        *together(down, across),
+        *together(across, down, ("s", "wide", "r", "high")),
         f"const long right = {panels} * (s + wide) / {across} * {SLICE};",
     ]
     lines += [f"long batch = u / {down * across};"] if product.batch else []
@@ -275,15 +275,21 @@ def _block(product: Product, tiling: Tiling, down: int, across: int, followed: b
     ]
 
 
-def together(down: int, across: int) -> list[str]:
-    """Return the lines that say which block u is, at row r and column s of `down` rows of `across`,
-    and how many of those before `last` make one with it: `high` rows of `wide`."""
+def together(
+    outer: int, inner: int, names: tuple[str, str, str, str] = ("r", "high", "s", "wide")
+) -> list[str]:
+    """Return the lines that say which block u is, of `outer` times `inner`, and how many of those
+    before `last` make one with it.
+
+    names: of its place and its extent, in blocks, in the outer loop, then in the inner one.
+    """
+    at, many, place, some = names
     return [
-        f"const long r = u / {across} % {down}, s = u % {across};",
-        f"const long wide = {across} - s < last - u ? {across} - s : last - u;",
-        f"const long below = {down} - r, full = (last - u) / {across};",
-        "const long most = full < below ? full : below;",
-        f"const long high = wide < {across} ? 1 : most;",
+        f"const long {at} = u / {inner} % {outer}, {place} = u % {inner};",
+        f"const long {some} = {inner} - {place} < last - u ? {inner} - {place} : last - u;",
+        f"const long rest = {outer} - {at}, full = (last - u) / {inner};",
+        "const long most = full < rest ? full : rest;",
+        f"const long {many} = {some} < {inner} ? 1 : most;",
     ]
 
 

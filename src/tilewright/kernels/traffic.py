@@ -364,7 +364,7 @@ def of_product(product: Product, tiling: Tiling, vector: int) -> tuple[Part, ...
         turns = loop("deep", loop("group", *inside, loop("turn", *before, panels)))
     else:
         turns = loop("turn", loop("deep", *before, loop("group", *inside, panels)))
-    return (loop("batch", loop("down", loop("across", turns))),)
+    return (loop("batch", loop("across", loop("down", turns))),)
 
 
 def _packs_a(product: Product, reused: bool) -> bool:
