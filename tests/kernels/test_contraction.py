@@ -72,6 +72,8 @@ def products() -> list[Product]:
     made += [windows(wide, taps) for wide in WIDE for taps in (1, 2, 3)]
     made += [windows(wide, 3, turned=True) for wide in (4, 9)] + [windows(9, 3, dtype=F64)]
     made += [product((), 130, 100, LONG, order) for order in ("NN", "NT", "TN", "TT")]
+    # Rows of b that lie apart, read by as many tiles as pay for packing them, or one row less.
+    made += [product((), m, 150, 300, dtype=t) for m in (12, 13, 28, 56, 57) for t in (F32, F64)]
     made += [looped(source) for _ in range(60)]
     return made
 

@@ -18,6 +18,7 @@ from tilewright.kernels.loops_text import parse
 from tilewright.kernels.traffic import (
     FAR,
     LINE,
+    PAGE,
     SPREAD,
     Part,
     Ref,
@@ -292,3 +293,20 @@ def test_how_far_rows_are_packed_is_as_the_kernel_has_it() -> None:
     text = tiles(F32)[1]
     assert f"#define FAR {FAR} " in text
     assert f"#define SPREAD {SPREAD} " in text
+    assert f"#define PAGE ({PAGE} / (long)sizeof(T))" in text
+    assert "#define FEW(step) (VECTOR == 64 && step <= PAGE ? 4 : 2)" in text
+
+
+@pytest.mark.parametrize(
+    ("vector", "tall", "step", "packed"),
+    [
+        (64, 56, 1024, False), (64, 57, 1024, True), (64, 28, 1025, False), (64, 29, 1025, True),
+        (32, 12, 1024, False), (32, 13, 1024, True), (64, 128, 127, False), (64, 57, 128, True),
+    ],
+)  # fmt: skip
+def test_rows_that_few_tiles_read_are_not_packed(
+    vector: int, tall: int, step: int, packed: bool
+) -> None:
+    product = Product(F32, (), ((tall, 8, 64),), ((64, 1, 1),), ((8, 1, step),))
+    text = str(of_product(product, Tiling(blocks=1), vector))
+    assert ("packed b" in text) == packed

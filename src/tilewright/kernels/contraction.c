@@ -23,6 +23,9 @@
 #define CHUNK 32                /* steps that tiles of a are packed for in turn if they share lines */
 #define FAR 512                 /* rows of a further apart fall on the same sets of the cache */
 #define SPREAD 128              /* so do the rows of b that a panel reads, which are more */
+#define PAGE (4096 / (long)sizeof(T))
+/* Tiles below each other that read such rows where they lie: in less time than packing takes. */
+#define FEW(step) (VECTOR == 64 && step <= PAGE ? 4 : 2)
 #define LOOPS 16                /* of rows, columns or terms, at most */
 #define LINE 64                 /* bytes of one, in the caches */
 #define BETWEEN (LINE / (long)sizeof(T))        /* rows of a that are copied: a line */
@@ -392,7 +395,8 @@ void NAME(const long *down, const long *across, const long *along, long top, lon
     const int steady = equal || even(at, depth, step_a);
     /* Memory holds rows of b as tiles want them; but where many tiles read rows that are far
        apart. */
-    const int dense = (rows <= 2 * ROWS || __builtin_labs(step_b) < SPREAD) &&
+    const long spread = __builtin_labs(step_b);
+    const int dense = (rows <= FEW(spread) * ROWS || spread < SPREAD) &&
                       (equal || even(bt, depth, step_b));
     const long beside = near_b && !dense ? some / PANEL * PANEL : 0;
     pack_rows(depth, beside / PANEL, b + bj[0], bt, packed_b);

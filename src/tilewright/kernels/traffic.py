@@ -314,6 +314,7 @@ def _number(expr: Expr) -> int:
 # ----------------------------------------------------------------------------------------- products
 
 FAR, SPREAD = 512, 128  # elements between rows of a and of b that share lines of a cache, as in C
+PAGE = 4096  # bytes
 
 
 def of_product(product: Product, tiling: Tiling, vector: int) -> tuple[Part, ...]:
@@ -350,7 +351,7 @@ def of_product(product: Product, tiling: Tiling, vector: int) -> tuple[Part, ...
     c = operand("c", (lead, product.batch, 2), (i, product.rows, 1), (j, product.columns, 1))
     before: list[Part] = []
     inside: list[Part] = []
-    if _packs_b(product, tall, height, width):
+    if _packs_b(product, -(-tall // height), width, vector):
         panel = (trips["panel"], deep, width), (deep * width, width, 1)
         packed = Ref("packed b", (Sym("panel"), Sym("t"), Sym("j")), *panel, size)
         before, b = [loop("panel", loop("t", loop("j", b, packed)))], packed
@@ -375,7 +376,7 @@ def _packs_a(product: Product, reused: bool) -> bool:
     return reused and abs(product.rows[0][1] if step == 1 else 2 * step) >= FAR
 
 
-def _packs_b(product: Product, tall: int, height: int, width: int) -> bool:
+def _packs_b(product: Product, tiles: int, width: int, vector: int) -> bool:
     """Say whether columns of b are packed: where those of a tile do not lie together (of a vector,
     if a tile's row is longer than a line), or rows lie far apart and many tiles read them."""
     together = width if width * product.dtype.bytes <= LINE else width // TILE_VECTORS
@@ -383,7 +384,9 @@ def _packs_b(product: Product, tall: int, height: int, width: int) -> bool:
     whole = len(product.columns) == 1 or run % together == 0
     if len(product.terms) > 1 or step != 1 or not whole:
         return True
-    return tall > 2 * height and abs(product.terms[0][2]) >= SPREAD
+    spread = abs(product.terms[0][2])
+    few = 4 if vector == 64 and spread * product.dtype.bytes <= PAGE else 2
+    return tiles > few and spread >= SPREAD
 
 
 def _sum(**steps: int) -> Expr:
