@@ -11,6 +11,7 @@ import pytest
 from tests.kernels.harness import body, compile_all, random_arrays, run
 
 from tilewright.base.errors import Origin
+from tilewright.graph.evaluate import evaluate
 from tilewright.graph.evaluate_scalar import uniform
 from tilewright.graph.ir import Graph
 from tilewright.kernels import FLAGS, Emitted, choose_recipe, emit, emit_naive
@@ -251,6 +252,34 @@ def test_a_long_chain_is_printed(tmp_path: Path) -> None:
     np.testing.assert_array_equal(run(library, kernel, graph, arrays)[1][0], a)
 
 
+BESIDE = {
+    "neighbours": (
+        {"x": "f32[3, 21]", "z": "f32[3, 21]"},
+        {"y": "f32[3, 42]: y[i<3, j<42] = x[i, j // 2] if j % 2 == 0 else z[i, j // 2]"},
+    ),
+    "channels last": (
+        {"x": "f32[2, 9, 17]"},
+        {"y": "f32[2, 17, 3]: y[i<2, j<17, c<3] = x[i, c * 3, j] * 2"},
+    ),
+    "shuffle": (
+        {"x": "f32[8, 5, 19]"},
+        {"y": "f32[10, 38]: y[h<10, w<38] = x[h % 2 * 2 + w % 2, h // 2, w // 2]"},
+    ),
+    "a row of few": ({"x": "f32[4, 5]"}, {"y": "f32[5, 4]: y[i<5, j<4] = x[j, i] + j"}),
+    "border": ({"x": "f32[6, 4]"}, {"y": "f32[8, 4]: y[i<8, j<4] = x[i - 1, j - 1]"}),
+}
+
+
+@pytest.mark.parametrize("name", list(BESIDE))
+def test_few_elements_beside_each_other_are_right(name: str, tmp_path: Path) -> None:
+    graph = body(*BESIDE[name])
+    kernel = emit(graph, check=True)
+    library, arrays = compile_all([kernel], tmp_path), random_arrays(graph, seed=2)
+    code, (found,) = run(library, kernel, graph, arrays)
+    assert code == 0
+    np.testing.assert_array_equal(found, evaluate(graph, list(arrays))[0])
+
+
 # ----------------------------------------------------------------------------------------- vectors
 
 VECTORS = {
@@ -275,6 +304,10 @@ VECTORS = {
     "colsum": ({"x": "f32[999, 768]"}, {"y": "f32[768]: y[j<768] += x[i<999, j]"}),
     "bf16": ({"x": "bf16[9999]"}, {"y": "bf16[9999]: y[i<9999] = x[i] * 2 + 1"}),
     "pad": ({"x": "f32[99, 99]"}, {"y": "f32[101, 101]: y[i<101, j<101] = x[i - 1, j - 1]"}),
+    "beside": (
+        {"x": "f32[64, 99]", "z": "f32[64, 99]"},
+        {"y": "f32[64, 198]: y[i<64, j<198] = x[i, j // 2] if j % 2 == 0 else z[i, j // 2]"},
+    ),
     "longpad": ({"x": "f32[9990]"}, {"y": "f32[10000]: y[j<10000] = x[j - 7] else 5"}),
 }
 

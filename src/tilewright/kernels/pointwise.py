@@ -34,6 +34,7 @@ from tilewright.kernels.staging import block, fetch
 PARTS = 64  # blocks that a long innermost loop is cut into, where it is all there is
 SHORT = 16  # iterations: fewer are no vector's worth
 MOST_PIECES = 8  # that a loop is cut into
+FEW = 4  # iterations of the innermost loop that are written out
 BLOCK = 32  # elements for which what comes next is asked at once
 TILE = 8  # elements of a tile's side: a line of memory holds 16 of them
 WORD, LINE = 4, 64  # bytes: of what GCC turns whole lines of well, and of a line
@@ -58,6 +59,10 @@ def schedule_pointwise(nest: LoopNest, region: Region) -> LoopNest:
         return _tiled(nest, region)
     *outer, inner = region.rows
     extents = dict(region.extents)
+    few = _is_few(outer, inner, extents)
+    if few:
+        nest = divide(nest, inner, _decisions(nest, region, inner, extents[inner]))
+        inner = outer.pop()
     count, length = volume([extents[name] for name in outer]), extents[inner]
     blocks: int = larger(1, smaller(length // 1024, -(-PARTS // count)))
     if not same(blocks, 1):
@@ -66,8 +71,16 @@ def schedule_pointwise(nest: LoopNest, region: Region) -> LoopNest:
     nest = shared(nest, outer)
     pieces = _decisions(nest, region, inner, length)
     if not pieces:
-        return _ahead(nest, region) if same(blocks, 1) else vectorize(nest, inner)
+        return vectorize(nest, inner) if few or not same(blocks, 1) else _ahead(nest, region)
     return vectorize(divide(nest, inner, pieces), inner, least=SHORT)
+
+
+def _is_few(outer: list[str], inner: str, extents: Mapping[str, int]) -> bool:
+    """Say whether the innermost loop is so short that the one around it should run in lanes: what
+    such a lane writes lies beside the next one's."""
+    sizes = [extents[name] for name in (*outer[-1:], inner)]
+    known = len(sizes) == 2 and all(type(size) is int for size in sizes)
+    return known and sizes[1] <= FEW <= sizes[0]
 
 
 def _ahead(nest: LoopNest, region: Region) -> LoopNest:
