@@ -37,7 +37,7 @@ CANARY = 1e30
 LONG = 1025  # terms: more than twice those that any knobs sum at a time
 LINES = (4, 8, 16, 24)  # columns of slices: a line of cache in each type, and others
 NARROW = (1, 3, 17)  # columns of one vector and, on most machines, of more
-WIDE = (3, 4, 5, 7, 8, 11, 14, 16, 20, 33)  # columns two apart: vectors of one run and of more
+WIDE = (3, 4, 5, 7, 8, 11, 14, 16, 20, 33)  # places of a line: vectors of one run and of more
 MACHINES = few([NATIVE, "x86-64-v3", "x86-64"], NATIVE)  # 64, 32 and 16 bytes to a vector
 
 
@@ -74,6 +74,7 @@ def products() -> list[Product]:
     made += [product((), 130, 100, LONG, order) for order in ("NN", "NT", "TN", "TT")]
     # Rows of b that lie apart, read by as many tiles as pay for packing them, or one row less.
     made += [product((), m, 150, 300, dtype=t) for m in (12, 13, 28, 56, 57) for t in (F32, F64)]
+    made += [places(wide, apart) for wide in WIDE for apart in (1, 2, 3)]
     made += [looped(source) for _ in range(60)]
     return made
 
@@ -126,6 +127,14 @@ def windows(wide: int, taps: int, *, turned: bool = False, dtype: DType = F32) -
     down = (5, -2 * width if turned else 2 * width, wide)
     terms = (3, square, width * height), (taps, taps, width), (taps, 1, 1)
     return Product(dtype, (), ((13, 3 * square, 5 * wide),), (down, (wide, 2, 1)), terms)
+
+
+def places(wide: int, apart: int) -> Product:
+    """Let terms be places of images that lie so far apart, columns taps of windows."""
+    width, height = (wide - 1) * apart + 3, 2 * apart + 3
+    image = width * height
+    terms = (2, 3 * wide, 5 * image), (3, wide, apart * width), (wide, 1, apart)
+    return Product(F32, (), ((13, 6 * wide, 45),), ((5, image, 9), (3, width, 3), (3, 1, 1)), terms)
 
 
 def looped(source: random.Random) -> Product:

@@ -238,38 +238,56 @@ typedef int Lanes __attribute__((vector_size(VECTOR)));
 #endif
 #define EACH_OTHER(low, high, which) __builtin_shuffle(__builtin_shuffle(low, high, which), mended)
 
-/* p[t * step + j] = x[xt[t] + xj[j]] for j < LANES where these columns lie two apart, in one run or
-   in two of which the second lies behind, as in images whose windows are two apart.  Returns whether
-   they do.  Nothing is read but what lies between the first column and the last. */
-static int pack_others(long depth, const T *x, const int *xt, const int *xj, T *restrict p,
-                       long step) {
-  const Lanes evens = EVENS, odds = evens + 1, others = OTHERS, mended = MENDED;
-  const int first = xj[0], second = xj[LANES - 1] - 2 * (int)(LANES - 1);
-  Lanes in_first;
+/* LANES elements that lie `step` apart, one or two, in one run or in two of which the second lies
+   behind, as in images whose windows are so far apart. */
+typedef struct { int step, first, second; Lanes in_first; } Picked;
+
+/* Says how elements at these offsets lie; returns whether they lie so. */
+inlined int picks(const int *at, Picked *p) {
+  const int step = at[1] - at[0] == 1 ? 1 : 2, first = at[0];
+  const int second = at[LANES - 1] - step * (int)(LANES - 1);
   int fits = second >= first;
   for (int j = 0; j < LANES; j++) {
-    in_first[j] = -(xj[j] == first + 2 * j);
-    fits &= in_first[j] | (xj[j] == second + 2 * j);
+    p->in_first[j] = -(at[j] == first + step * j);
+    fits &= p->in_first[j] | (at[j] == second + step * j);
   }
-  if (!fits) return 0;
+  p->step = step, p->first = first, p->second = second;
+  return fits;
+}
+
 #define LOADED(from) (*(const V *)(from))
-#define OTHER(from) EACH_OTHER(LOADED(from), LOADED((from) + LANES - 1), others)
-  if (first == second) {
-    x += first;
-    for (long t = 0; t < depth; t++) {
-      const T *from = x + xt[t];
-      if (t + 1 < depth && xt[t + 1] == xt[t] + 1) {    /* what lies between are the next term's */
-        const V low = LOADED(from), high = LOADED(from + LANES);
-        *(V *)(p + t * step) = EACH_OTHER(low, high, evens);
-        *(V *)(p + ++t * step) = EACH_OTHER(low, high, odds);
-      } else
-        *(V *)(p + t * step) = OTHER(from);
-    }
-  } else
-    for (long t = 0; t < depth; t++) {
-      const V one = OTHER(x + xt[t] + first), two = OTHER(x + xt[t] + second);
-      *(V *)(p + t * step) = (V)(((Lanes)one & in_first) | ((Lanes)two & ~in_first));
-    }
+
+/* Such elements of x; step and runs are known where it is called.  Nothing is read but what lies
+   between the first element and the last. */
+inlined V picked(const int step, const int runs, const T *x, const Picked *p) {
+  const Lanes others = OTHERS, mended = MENDED;
+  const T *from = x + p->first, *behind = x + p->second;
+#define FROM(y) (step == 1 ? LOADED(y) : EACH_OTHER(LOADED(y), LOADED((y) + LANES - 1), others))
+  const V one = FROM(from);
+  if (runs == 1) return one;
+  return (V)(((Lanes)one & p->in_first) | ((Lanes)FROM(behind) & ~p->in_first));
+}
+
+/* p[t * step + j] = x[xt[t] + xj[j]] for j < LANES where these columns lie two apart, in a run or
+   two.  Returns whether they do. */
+static int pack_others(long depth, const T *x, const int *xt, const int *xj, T *restrict p,
+                       long step) {
+  const Lanes evens = EVENS, odds = evens + 1, mended = MENDED;
+  Picked of;
+  if (!picks(xj, &of) || of.step == 1) return 0;
+  if (of.first != of.second) {
+    for (long t = 0; t < depth; t++) *(V *)(p + t * step) = picked(2, 2, x + xt[t], &of);
+    return 1;
+  }
+  for (long t = 0; t < depth; t++) {
+    const T *from = x + xt[t];
+    if (t + 1 < depth && xt[t + 1] == xt[t] + 1) {      /* what lies between are the next term's */
+      const V low = LOADED(from + of.first), high = LOADED(from + of.first + LANES);
+      *(V *)(p + t * step) = EACH_OTHER(low, high, evens);
+      *(V *)(p + ++t * step) = EACH_OTHER(low, high, odds);
+    } else
+      *(V *)(p + t * step) = picked(2, 1, from, &of);
+  }
   return 1;
 }
 #endif
@@ -307,10 +325,17 @@ static void pack(long depth, long n, const T *x, const int *xt, const int *xj, T
       const long have = least(n - j, LANES);
 #ifdef TURNED
       const Lanes low = LOW, high = HIGH;
-      if (t + LANES <= depth && even(xt + t, LANES, 1)) { /* a square, turned in registers */
+      Picked of;
+      if (t + LANES <= depth && picks(xt + t, &of)) {   /* a square, turned in registers */
         V r[LANES], s[LANES];
-        unrolled for (int i = 0; i < LANES; i++)
-          r[i] = i < have ? *(const V *)(x + xt[t] + xj[j + i]) : (V){};
+#define LINES(step, runs)                            \
+  unrolled for (int i = 0; i < LANES; i++)           \
+    r[i] = i < have ? picked(step, runs, x + xj[j + i], &of) : (V){};
+        const int runs = of.first == of.second ? 1 : 2;
+        if (of.step == 1 && runs == 1) { LINES(1, 1) }
+        else if (of.step == 1) { LINES(1, 2) }
+        else if (runs == 1) { LINES(2, 1) }
+        else { LINES(2, 2) }
         SHUFFLE(s, r) SHUFFLE(r, s) SHUFFLE(s, r)
         if (LANES == 16) SHUFFLE(r, s)
         unrolled for (int i = 0; i < LANES; i++) *(V *)(p + (t + i) * step + j) = TURNED[i];
