@@ -1,5 +1,6 @@
 """Convolutions are products of our own or the library's calls; either way they equal eager's."""
 
+import re
 from typing import Any
 
 import pytest
@@ -28,14 +29,27 @@ CASES: dict[str, tuple[Any, ...]] = {
     "windows apart": ((2, 3, 8, 8), (5, 3, 2, 2), 3, 0, 1, 1),
     "windows side by side": ((2, 3, 8, 12), (5, 3, 4, 4), 4, 0, 1, 1),
     "strided and dilated": ((2, 3, 13, 11), (4, 3, 3, 2), (3, 2), (2, 1), (2, 3), 1),
+    "places apart": ((2, 6, 9, 12), (8, 6, 3, 3), 2, 1, 1, 1),
+    "places apart, odd": ((1, 5, 7, 10), (4, 5, 4, 3), (3, 2), (0, 2), (1, 3), 1),
+    "places apart, side by side": ((2, 7, 6, 9), (3, 7, 2, 3), (2, 3), 0, 1, 1),
+    "places apart, without taps": ((2, 6, 8, 11), (3, 6, 1, 2), (3, 4), (1, 0), 1, 1),
+    "places apart, dilated alike": ((2, 5, 15, 9), (3, 5, 3, 2), (2, 4), 1, (2, 2), 1),
+    "places apart, one window": ((2, 5, 4, 3), (3, 5, 3, 3), 2, 0, 1, 1),
+    "places apart, groups": ((2, 12, 9, 8), (4, 6, 3, 3), (2, 1), 1, 1, 2),
+    "places apart, one dim": ((2, 5, 17), (4, 5, 5), 3, 2, 1, 1),
+    "places apart, volume": ((1, 5, 5, 4, 6), (3, 5, 3, 2, 3), (2, 2, 1), 1, 1, 1),
     "wide border": ((1, 2, 4, 5), (3, 2, 2, 2), 1, 3, 1, 1),
     "groups": ((2, 6, 9, 8), (8, 3, 3, 3), (2, 1), 1, 1, 2),
     "a channel each": ((2, 6, 9, 8), (6, 1, 3, 3), 1, 1, 1, 6),
     "volume": ((1, 3, 4, 5, 6), (4, 3, 2, 3, 2), (1, 2, 1), 1, 1, 1),
     "transposed": ((2, 3, 5, 6), (3, 4, 3, 2), 2, 1, 1, 1),
+    "transposed, many": ((2, 3, 4, 3), (3, 8, 3, 4), (2, 3), 1, 1, 1),
     "transposed, groups": ((2, 4, 5), (4, 3, 3), 3, 1, 2, 2),
 }
 KEPT = (
+    "places apart",
+    "places apart, odd",
+    "places apart, without taps",
     "few positions",
     "one position, bordered",
     "strided and dilated",
@@ -147,9 +161,20 @@ def test_groups_of_few_channels_are_products(groups: int, calls: int) -> None:
         torch.testing.assert_close(ours.double(), theirs, rtol=1e-5, atol=limit)
 
 
+@pytest.mark.parametrize(("side", "stride"), [(3, 2), (2, 3), (5, 2), (1, 2)])
+def test_the_gradient_of_an_image_multiplies_no_zeros_between_places(
+    side: int, stride: int
+) -> None:
+    x, w = torch.randn(4, 8, 12, 12), torch.randn(16, 8, side, side)
+    gradient = tw.grad(lambda x, w: F.conv2d(x, w, None, stride, side // 2).sin().sum(), 0)
+    _, *phases = re.findall(r"contraction: \[(\d+), (\d+)\]", gradient.explain(x, w))
+    assert {int(rows) for rows, _ in phases} == {8}
+    assert sum(int(terms) for _, terms in phases) == 16 * side * side
+
+
 @pytest.mark.parametrize(
     ("kernel", "stride", "calls"),
-    [(1, 1, 0), (1, 2, 0), (2, 2, 0), (3, 2, 1), (5, 2, 0), (5, 3, 1)],
+    [(1, 1, 0), (1, 2, 0), (2, 2, 0), (3, 2, 0), (5, 2, 0), (5, 3, 1)],
 )
 def test_a_first_layer_is_the_library_s_where_it_is_faster(
     kernel: int, stride: int, calls: int

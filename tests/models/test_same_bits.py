@@ -11,19 +11,9 @@ from tests.sweep import few
 import tilewright as tw
 from tilewright.models import FACTORIES
 from tilewright.program import Program
-from tilewright.tune import this_processor
 
 RUNS = (1, 2, 1, 3)
 """Threads, run after run."""
-
-
-def runs(*, library: bool) -> tuple[int, ...]:
-    """Return them without three where the library's own bits depend on it.
-
-    With AVX-512, oneDNN sums the gradient of some convolutions' kernels in another order for other
-    numbers of threads, in eager as in a Program that calls it.
-    """
-    return RUNS[:3] if library and this_processor().vector == 64 else RUNS
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +51,7 @@ def test_runs_and_threads_change_no_bit(name: str, library: bool, tmp_path: Path
         file = tmp_path / "one.program"
         program.save(file)
         loaded, first = tw.load(file), None
-        for count in runs(library=library):
+        for count in RUNS:
             torch.set_num_threads(count)
             inputs = [tensor.detach().clone() for tensor in given]
             found = [*loaded.run(inputs), *inputs]  # what is written in place counts too

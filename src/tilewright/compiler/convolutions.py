@@ -20,7 +20,7 @@ from tilewright.compiler.choices import OWN, Asked, Choices, alone
 from tilewright.compiler.depthwise import is_depthwise
 from tilewright.compiler.options import Options
 from tilewright.compiler.varying import sizes_of
-from tilewright.compiler.windows import is_product, multiply
+from tilewright.compiler.windows import has_phases, is_product, multiply
 from tilewright.compiler.winograd import is_winograd, winograd_functions
 from tilewright.graph.build import Builder, sort
 from tilewright.graph.convolution import Convolution, classify_convolution
@@ -145,7 +145,7 @@ def _kept(graph: Graph, *, frozen: bool) -> frozenset[str]:
     return staying(graph) | prepared(graph) if frozen else frozenset()
 
 
-RECIPE = 5
+RECIPE = 6
 """Grows when what was measured of convolutions no longer holds."""
 
 
@@ -234,6 +234,11 @@ WIDE = 64
 apart, and .5 to .97 where they are one element."""
 WORTH_WIDE = 16
 """Channels of an image from which that is so of windows two apart: from .88 to 1.13 for fewer."""
+FEW_TAPS = 16
+"""Elements of windows two apart up to which the gradient of the kernels is: .34 to 1.01 of the
+library's time, but to 1.2 for more (AVX-512)."""
+MUCH = 1 << 21
+"""Elements of kernels that phases of an image read in turn; of more, up to 1.5 of its time."""
 
 
 def _is_better_product(c: Convolution, vector: int) -> bool:
@@ -241,7 +246,8 @@ def _is_better_product(c: Convolution, vector: int) -> bool:
 
     A weight's gradient over few positions is: the call would hand it over in memory of its own.
     So are both gradients of windows of one element, as the call copies what is read as it lies, and
-    all three where groups have few channels.
+    all three where groups have few channels.  Gradients of an image whose windows are apart are, in
+    phases.
     vector: bytes of the vectors with which a kernel of ours can compute it; 0 if none can.
     """
     x, w, y = c.shapes
@@ -261,9 +267,10 @@ def _is_better_product(c: Convolution, vector: int) -> bool:
     made = prod(-(-taken // step) * step for taken, step in taps)
     spared = made <= FEW_ZEROS * prod(w[2:])
     if c.kind == "input":
-        return one or (first and (spared or w[1] <= FEW_CHANNELS))
-    first = first and spared
-    return positions <= max(few, w[0] // 2) or first or one
+        phased = ours and has_phases(c) and prod(w) <= MUCH
+        return one or phased or (first and (spared or w[1] <= FEW_CHANNELS))
+    apart = ours and max(c.stride) == 2 and prod(w[2:]) <= FEW_TAPS
+    return positions <= max(few, w[0] // 2) or (first and spared) or apart or one
 
 
 def _call(builder: Builder, halves: list[_Found], known: Sequence[Mapping[str, Value]]) -> Node:

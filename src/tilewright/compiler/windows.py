@@ -8,14 +8,17 @@ a sum of what rows, columns and terms add.  That is a matrix product without win
          y[n, o, h, w] += b[n, c, h*s+i*d, w*s+j*d] * k[o, c, i, j]
 
 In the gradient of an image whose windows are s apart, neighbours h*s, h*s+1, .. have taps of their
-own: they are channels of a smaller image, and a tap that one of them lacks is zero in its kernel.
+own: each is an image h of its own, a product of these taps, and a last step puts them side by side.
+Where there are few channels, those of all neighbours are the channels of one smaller image, and a
+tap that one of them lacks is zero in its kernel.
 
 This module does not know which convolutions are better computed so.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from math import prod
+from itertools import product
+from math import gcd, prod
 
 from tilewright.base.errors import Origin
 from tilewright.graph.build import Builder
@@ -26,6 +29,11 @@ from tilewright.ops.operator import write
 
 MANY = 1024
 """Places of an image over which a copy of the kernel pays, in which channels lie together."""
+
+FEW = 4
+"""Channels of an image up to which it is better to have those of all neighbours in one product."""
+MOST = 16
+"""Neighbours of a place that a product for each is made of."""
 
 _PLACES, _TAPS, _NEIGHBOURS = ("f", "h", "w"), ("t", "i", "j"), ("p", "q", "r")
 
@@ -40,6 +48,16 @@ def is_product(c: Convolution) -> bool:
     if c.kind == "input":
         own, positions = w[1] * prod(c.stride), x[0] * prod(x[2:]) // prod(c.stride)
     return out > 1 and own > 1 and positions > 1
+
+
+def has_phases(c: Convolution) -> bool:
+    """Say whether the gradient of an image is a product for each neighbour: better than one of all,
+    with zeros for the taps that some lack."""
+    dims, used = tuple(zip(c.shapes[1][2:], c.stride, strict=True)), prod(c.shapes[1][2:])
+    made = prod(-(-taps // s) * s for taps, s in dims)
+    if max(c.stride) == 1 or prod(min(dim) for dim in dims) > MOST:
+        return False
+    return c.shapes[1][1] > FEW or made > 2 * used
 
 
 def multiply(
@@ -71,6 +89,10 @@ class _Writer:
     @property
     def taps(self) -> tuple[str, ...]:
         return _TAPS[-self.c.n :]
+
+    @property
+    def neighbours(self) -> tuple[str, ...]:
+        return _NEIGHBOURS[-self.c.n :]
 
     def grouped(self, channel: str) -> str:
         """Return the index of all channels, from that of those in a group."""
@@ -124,8 +146,8 @@ class _Writer:
 
     def input(self, dy: Value, k: Value) -> None:
         c = self.c
-        if prod(c.shapes[1][2:]) == 1 and prod(c.stride) > 1:
-            self.thinned(dy, k)
+        if has_phases(c):
+            self.phases(dy, k)
             return
         dims = [_Dim.of(c, at) for at in range(c.n)]
         inside = {dim.tap: dim.taps for dim in dims}
@@ -142,21 +164,85 @@ class _Writer:
         read = ", ".join(dim.tangent for dim in dims)
         body = f"y[n, {channel}, {target}] += dy[n, {o}, {read}] * k[{kernel}]"
         made = self.add(body, {dim.place: dim.count for dim in dims}, "sum", dy=dy, k=k)
+        self.cropped(made)
+
+    def phases(self, dy: Value, k: Value) -> None:
+        """A product for the neighbours of each place, and then all of them side by side."""
+        c, o, channel = self.c, self.grouped("o"), self.grouped("c")
+        dims = [[_Phase.of(c, at, q) for q in range(c.stride[at])] for at in range(c.n)]
+        before = [max(phase.before for phase in dim if phase.taps) for dim in dims]
+        after = [max(phase.reach for phase in dim if phase.taps) for dim in dims]
+        counts = [-(-size // s) for size, s in zip(c.shapes[0][2:], c.stride, strict=True)]
+        sizes = map(sum, zip(before, counts, after, strict=True))
+        dy, places = self.bordered(dy, before, tuple(sizes)), ", ".join(self.places)
+        limits = dict(zip(self.places, counts, strict=True))
+        made: dict[str, Value] = {}
+        for at, own in enumerate(product(*dims)):
+            taps = {tap: phase.taps for tap, phase in zip(self.taps, own, strict=True)}
+            if 0 in taps.values():
+                continue  # no window reads such a neighbour
+            names = zip(own, self.taps, self.places, before, strict=True)
+            tangent = ", ".join(phase.tangent(tap, place, b) for phase, tap, place, b in names)
+            kernel = ", ".join(phase.kernel(tap) for phase, tap in zip(own, self.taps, strict=True))
+            body = f"y[n, {channel}, {places}] += dy[n, {o}, {tangent}] * k[{o}, c, {kernel}]"
+            made[f"y{at}"] = self.add(body, limits | taps, "phase", dy=dy, k=k)
+        apart = dict(zip(self.neighbours, c.stride, strict=True))
+        target = ", ".join(f"({place} {q})" for place, q in zip(limits, apart, strict=True))
+        body = f"y[n, c, {target}] = {self.chosen(made.keys(), 0, 0)}"
+        self.cropped(self.add(body, limits | apart, "sum", **made))
+
+    def chosen(self, made: Collection[str], dim: int, at: int) -> str:
+        """Return what an element is: of the neighbours numbered `at`, that of the dims from `dim`
+        on."""
+        if dim == self.c.n:
+            return f"y{at}[n, c, {', '.join(self.places)}]" if f"y{at}" in made else "0"
+        stride, name = self.c.stride[dim], self.neighbours[dim]
+        values = [self.chosen(made, dim + 1, at * stride + q) for q in range(stride)]
+        text = "0" if "0" in values else values.pop()
+        for q, value in reversed(list(enumerate(values))):
+            text = text if value == "0" else f"({value} if {name} == {q} else {text})"
+        return text
+
+    def cropped(self, made: Value) -> None:
+        """Let what was made for whole places end where the image does."""
         if made.type.shape != self.result.type.shape:
             whole = ", ".join(self.places)
-            limits = dict(zip(self.places, c.shapes[0][2:], strict=True))
+            limits = dict(zip(self.places, self.c.shapes[0][2:], strict=True))
             self.add(f"y[n, c, {whole}] = x[n, c, {whole}]", limits, "part", x=made)
 
-    def thinned(self, dy: Value, k: Value) -> None:
-        """Where windows are one element and some apart, no other element has a gradient."""
-        c, o, channel = self.c, self.grouped("o"), self.grouped("c")
-        places, taps = ", ".join(self.places), ", ".join("0" for _ in self.places)
-        body = f"y[n, {channel}, {places}] += dy[n, {o}, {places}] * k[{o}, c, {taps}]"
-        made = self.add(body, {}, "sum", dy=dy, k=k)
-        steps = zip(self.places, c.padding, c.stride, strict=True)
-        read = ", ".join(f"({_sum({place: 1}, p)})/{s}" for place, p, s in steps)
-        limits = dict(zip(self.places, c.shapes[0][2:], strict=True))
-        self.add(f"y[n, c, {places}] = x[n, c, {read}] ?? 0", limits, "spread", x=made)
+
+@dataclass(frozen=True, slots=True)
+class _Phase:
+    """The taps that meet one neighbour of each place, in one dim.
+
+    taps: how many; they are `step` apart from `first` on.  The window that the first is of lies
+    `reach` after the place, that of each other `back` before it.
+    """
+
+    taps: int
+    first: int
+    step: int
+    reach: int
+    back: int
+
+    @staticmethod
+    def of(c: Convolution, at: int, q: int) -> "_Phase":
+        """Solve place*s + q = window*s + tap*d - p for the window."""
+        s, p, d = c.stride[at], c.padding[at], c.dilation[at]
+        taps = [tap for tap in range(c.shapes[1][2 + at]) if (q + p - tap * d) % s == 0]
+        first, common = taps[0] if taps else 0, gcd(s, d)
+        return _Phase(len(taps), first, s // common, (q + p - first * d) // s, d // common)
+
+    @property
+    def before(self) -> int:
+        """How many windows before the first place are met."""
+        return (self.taps - 1) * self.back - self.reach
+
+    def tangent(self, tap: str, place: str, before: int) -> str:
+        return _sum({place: 1, tap: -self.back}, before + self.reach)
+
+    def kernel(self, tap: str) -> str:
+        return _sum({tap: self.step}, self.first)
 
 
 @dataclass(frozen=True, slots=True)
