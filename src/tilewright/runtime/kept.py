@@ -50,12 +50,12 @@ class Kept:
 
     def __init__(self, program: Program, first: Program, main: Program) -> None:
         at = {item.buffer: place for place, item in enumerate(program.inputs)}
-        self._staying = [at[item.buffer] for item in first.inputs]
-        self._passed = [at[item.buffer] for item in main.inputs if item.buffer in at]
+        self._stay = picker([at[item.buffer] for item in first.inputs])
+        self._pass = picker([at[item.buffer] for item in main.inputs if item.buffer in at])
         self._count = len(program.inputs)
         self._last: _Record | None = None
 
-    def inputs(self, inputs: Sequence[Any], prepare: Prepare) -> list[Any]:
+    def inputs(self, inputs: Sequence[Any], prepare: Prepare) -> tuple[Any, ...]:
         """Return what the second part takes; prepare it where that was not done for these inputs.
 
         prepare: gives what is kept for what stays.
@@ -67,29 +67,28 @@ class Kept:
                 found=str(len(inputs)),
             )
         record = self._last
-        staying = [inputs[place] for place in self._staying]
+        staying = self._stay(inputs)
         if record is None or not _is_current(record, staying) or record.form != _form(staying):
             self._last = None  # what runs under way need, they hold
             record = self._last = _recorded(staying, prepare)
-        return [*(inputs[place] for place in self._passed), *record.kept]
+        return self._pass(inputs) + record.kept
 
     def current(self, inputs: Sequence[Any]) -> Passed:
         """Return what gives `inputs` for as many as these, of their sizes, strides and dtypes; None
         where something has to be prepared."""
-        stays, goes_on = picker(self._staying), picker(self._passed)
-        form = _form(stays(inputs))
+        form = _form(self._stay(inputs))
         fitting: list[Any] = []  # that of the last record, once it was found to be the same
 
         def passed(inputs: Sequence[Any]) -> Sequence[Any] | None:
             nonlocal fitting
             record = self._last
-            if record is None or not _is_current(record, stays(inputs)):
+            if record is None or not _is_current(record, self._stay(inputs)):
                 return None
             if record.form is not fitting:
                 if record.form != form:
                     return None
                 fitting = record.form
-            return goes_on(inputs) + record.kept
+            return self._pass(inputs) + record.kept
 
         return passed
 
@@ -126,9 +125,9 @@ def _form(staying: Sequence[Any]) -> list[Any]:
     return [(value.dtype, value.shape, value.stride()) for value in staying]
 
 
-def _recorded(staying: Sequence[Any], prepare: Prepare) -> _Record:
+def _recorded(staying: tuple[Any, ...], prepare: Prepare) -> _Record:
     """Prepare; what is written meanwhile the next run sees, as the state is that of before."""
     state = _state(staying)
     form = [] if state is None else _form(staying)
     held = tuple(value.untyped_storage() for value in staying) if state else ()
-    return _Record(tuple(staying), held, state, form, tuple(prepare(staying)))
+    return _Record(staying, held, state, form, tuple(prepare(staying)))
