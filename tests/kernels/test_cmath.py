@@ -14,6 +14,8 @@ from tilewright.kernels import FLAGS
 from tilewright.kernels.cmath import SNIPPETS, ULP
 from tilewright.kernels.lanes import STEPPED
 
+from .harness import runnable
+
 Array = np.ndarray
 TWO = ["pow", "atan2", "hypot", "xlogy", "xlog1py"]
 ONE = [name for name in ULP if name not in TWO]
@@ -44,6 +46,11 @@ def reference(name: str, *args: Array) -> Array:
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[ctypes.CDLL, str]:
+    return build(tmp_path_factory.mktemp("cmath"), "native")
+
+
+def build(folder: Path, processor: str) -> tuple[ctypes.CDLL, str]:
+    """Return the functions, compiled for a kind of processor, and what the compiler says."""
     text = "\n".join(snippet.text for snippet in SNIPPETS)
     for name in ONE:
         text += f"\nvoid loop_{name}(const float *x, float *y, long n) {{"
@@ -56,13 +63,12 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[ctypes.CDLL, str
         text += "for (long i = 0; i < n; i++) y[i] = x[i];"
         text += f"for (long i = 0; i < n; i += 96) {{ {name}_f32_lanes(y + i, 64); "
         text += f"{name}_f32_lanes(y + i + 64, 32); }} }}"
-    folder = Path(tmp_path_factory.mktemp("cmath"))
     source, library = folder / "cmath.c", folder / "cmath.so"
     source.write_text(text)
     command = [
         "cc",
         *FLAGS,
-        "-march=native",
+        f"-march={processor}",
         "-Wall",
         "-shared",
         "-fPIC",
@@ -150,15 +156,22 @@ def test_every_loop_is_vectorised(compiled: tuple[ctypes.CDLL, str]) -> None:
     assert loops <= lines
 
 
+@pytest.fixture(scope="module", params=["native", "x86-64-v3"])
+def for_lanes(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> ctypes.CDLL:
+    if request.param != "native":
+        runnable(request.param)
+    return build(tmp_path_factory.mktemp("lanes"), request.param)[0]
+
+
 @pytest.mark.parametrize("name", STEPPED)
-def test_functions_of_lanes_have_the_bits_of_one(
-    name: str, compiled: tuple[ctypes.CDLL, str]
-) -> None:
+def test_functions_of_lanes_have_the_bits_of_one(name: str, for_lanes: ctypes.CDLL) -> None:
     bits = np.arange(0, 2**32, 977, dtype=np.uint64).astype(np.uint32)
     near = np.linspace(-106, 90, 3_000_000, dtype=np.float32)  # from all that is 0 to all infinite
     x = np.concatenate([np.float32(EDGES), bits.view(np.float32), near])
     x = x[: x.size // 96 * 96]
-    one, lanes = (call(compiled[0], loop, x) for loop in (name, f"{name}_lanes"))
+    one, lanes = (call(for_lanes, loop, x) for loop in (name, f"{name}_lanes"))
     np.testing.assert_array_equal(np.isnan(one), np.isnan(lanes))
     told = ~np.isnan(one)
     np.testing.assert_array_equal(one[told].view(np.uint32), lanes[told].view(np.uint32))
