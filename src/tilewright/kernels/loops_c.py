@@ -37,7 +37,7 @@ from tilewright.kernels.loops import (
 from tilewright.kernels.reduce import BEST
 from tilewright.kernels.statement import Statement
 from tilewright.kernels.sums import Held, declare, halve, result_of, take
-from tilewright.kernels.text import ATOM, ONE_BY_ONE, PRODUCT, SUM, Scope, Term, c_type
+from tilewright.kernels.text import ATOM, NO_VECTORS, ONE_BY_ONE, PRODUCT, SUM, Scope, Term, c_type
 
 
 def print_nest(printer: Printer, nest: LoopNest, targets: Mapping[str, Memory], root: Scope) -> int:
@@ -110,6 +110,8 @@ class _Walk:
                 self.begin(item, inner)
                 self.items(item.items, inner)
                 printer.bounded(outside)
+                if pragma == ONE_BY_ONE and self.count(item.low, item.high) == 1:
+                    inner.add(NO_VECTORS)
                 if pragma:
                     scope.add(pragma)
                 scope.attach(inner, head)

@@ -20,6 +20,8 @@ ONE_BY_ONE = "#pragma GCC unroll 1"
 
 GCC 12.2, for one, adds the wrong elements where it has unrolled a short loop that adds to one
 variable, and they lie in another order (its bug 110381, mended in 2023)."""
+NO_VECTORS = '__asm__ volatile("");'
+"""Stands in such a loop of one turn, which is unrolled whatever stands before it."""
 
 
 @dataclass(frozen=True, slots=True)
