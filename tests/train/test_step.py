@@ -50,6 +50,21 @@ def test_thirty_steps_follow_float64_as_closely_as_eager_float32(
         assert abs(loss.item() - truth) <= 2 * widest + 1e-6 * abs(truth)
 
 
+def test_state_that_begins_in_inference_mode_is_as_any_other() -> None:
+    ours = Net()
+    theirs = copy.deepcopy(ours)
+    step, other = (
+        train_step(net, mean_square, adamw(net), *batch(), clip_norm=0.5) for net in (ours, theirs)
+    )
+    with torch.inference_mode():
+        step(*batch(0))
+    other(*batch(0))
+    for seed in (1, 2):
+        assert step(*batch(seed)) == other(*batch(seed))
+    for mine, its in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert torch.equal(mine, its)
+
+
 def test_a_tensor_may_be_the_learning_rate() -> None:
     ours = Net()
     theirs = copy.deepcopy(ours)

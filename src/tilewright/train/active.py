@@ -161,6 +161,7 @@ class Active:
         self.seen = _Seen(tuple(state), tuple(state.values()), entries, names, tensors)
         return True
 
+    @torch.inference_mode(mode=False)  # state that is made in it could not be followed
     def adopt(self, rule: optimizers.Rule, optimizer: torch.optim.Optimizer) -> bool:
         """Take over the optimizer's state as it is now; False where it needs another Program."""
         moved = self.training.moved
