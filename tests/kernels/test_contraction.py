@@ -75,6 +75,8 @@ def products() -> list[Product]:
     # Rows of b that lie apart, read by as many tiles as pay for packing them, or one row less.
     made += [product((), m, 150, 300, dtype=t) for m in (12, 13, 28, 56, 57) for t in (F32, F64)]
     made += [places(wide, apart) for wide in WIDE for apart in (1, 2, 3)]
+    made += [product((), rows, 600, 67, order) for rows in range(1, 6) for order in ("NN", "TN")]
+    made += [product((2,), rows, 531, LONG) for rows in (1, 3)]
     made += [looped(source) for _ in range(60)]
     return made
 

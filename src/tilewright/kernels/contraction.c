@@ -27,6 +27,8 @@
 /* Tiles below each other that read such rows where they lie: in less time than packing takes. */
 #define FEW(step) (VECTOR == 64 && step <= PAGE ? 4 : 2)
 #define LOOPS 16                /* of rows, columns or terms, at most */
+#define FEW_ROWS (VECTOR == 64 ? 4 : 3) /* that take many columns at a time: */
+#define MANY 16                 /* so many vectors of sums, as many as give long runs of b */
 #define LINE 64                 /* bytes of one, in the caches */
 #define BETWEEN (LINE / (long)sizeof(T))        /* rows of a that are copied: a line */
 
@@ -148,6 +150,35 @@ static void any_tiles(long rows, long wide, long count, const Stack *stack, cons
   for (long q = 0; q < count; q++)
     SHAPE(rows, wide, stack, a + q * stack->below, c.at + q * rows * c.row,
           to.at + q * rows * to.row);
+}
+
+/* A few rows of MANY vectors of sums, which lie side by side in b and c: with two vectors at a time, b
+   would be read in runs of a line or two. */
+inlined void broad(const int rows, const Stack *stack, const T *a) {
+  const int wide = MANY / rows / WIDE * WIDE;
+  const T *b = stack->b;
+  V sum[FEW_ROWS][MANY];
+  unrolled for (int i = 0; i < rows; i++) unrolled for (int j = 0; j < wide; j++) sum[i][j] = (V){};
+  for (long t = 0; t < stack->depth; t++, a += stack->at, b += stack->bt)
+    unrolled for (int j = 0; j < wide; j++) {
+      const V right = *(const V *)(b + j * LANES);
+      unrolled for (int i = 0; i < rows; i++) {
+        const V left = a[i * stack->ai] - (V){};
+        multiply_add(sum[i][j], left, right);
+      }
+    }
+  unrolled for (int i = 0; i < rows; i++) unrolled for (int j = 0; j < wide; j++) {
+    if (stack->more) sum[i][j] += *(const V *)(stack->c.at + i * stack->c.row + j * LANES);
+    if (stack->scale != 1) sum[i][j] *= stack->scale;
+    *(V *)(stack->to.at + i * stack->to.row + j * LANES) = sum[i][j];
+  }
+}
+
+static __attribute__((noinline)) void broad_tile(long rows, const Stack *stack, const T *a) {
+  if (rows == 1) broad(1, stack, a);
+  else if (rows == 2) broad(2, stack, a);
+  else if (rows == 3) broad(3, stack, a);
+  else if (FEW_ROWS == 4) broad(4, stack, a);
 }
 
 /* Where `count` steps through some loops lie in two operands, from step `from` on.  loops: how many
@@ -469,8 +500,12 @@ void NAME(const long *down, const long *across, const long *along, long top, lon
         coming = step_a == 1 ? coming_from(next, depth, below, next_a, times)
                              : coming_from(next, below, depth, step_a, times);
       }
-      for (long j = 0; j < some; j += PANEL) {
-        const long have = least(some - j, PANEL), width = (have + LANES - 1) / LANES * LANES;
+      const int are_few = rows <= FEW_ROWS && dense && near_b && near_c && in_step && c && !taken;
+      const long breadth = are_few ? MANY / rows / WIDE * PANEL : PANEL;
+      for (long j = 0, have; j < some; j += have) {
+        const int is_broad = are_few && some - j >= breadth;
+        have = is_broad ? breadth : least(some - j, PANEL);
+        const long width = (have + LANES - 1) / LANES * LANES;
         const T *y = direct[j / PANEL] ? b + bt[0] + bj[j] : packed_b + j * depth;
         const long step = direct[j / PANEL] ? step_b : width;
         const long apart = direct[j / PANEL] && width > LANES ? bj[j + LANES] - bj[j] : LANES;
@@ -491,7 +526,8 @@ void NAME(const long *down, const long *across, const long *along, long top, lon
           const Stack stack = {depth, packed ? heap : high * row_a, row_a, packed ? high : step_a,
                                y, step, apart, there, taken ? own : there, whole ? factor : 1,
                                whole && t, &coming};
-          any_tiles(high, width / LANES, stop - q, &stack, x);
+          if (is_broad) broad_tile(high, &stack, x);
+          else any_tiles(high, width / LANES, stop - q, &stack, x);
           if (!whole)
             for (long r = 0; r < high * (stop - q); r++)
               for (long s = 0; s < have; s++) {
