@@ -28,6 +28,7 @@
 #define FEW(step) (VECTOR == 64 && step <= PAGE ? 4 : 2)
 #define LOOPS 16                /* of rows, columns or terms, at most */
 #define FEW_ROWS (VECTOR == 64 ? 4 : 3) /* that take many columns at a time: */
+#define TURNS (VECTOR == 64 ? 8 : 1)    /* of a tile's loop, at least, between askings for more memory */
 #define MANY 16                 /* so many vectors of sums, as many as give long runs of b */
 #define LINE 64                 /* bytes of one, in the caches */
 #define BETWEEN (LINE / (long)sizeof(T))        /* rows of a that are copied: a line */
@@ -82,8 +83,9 @@ inlined void ask(Coming *coming) {
 }
 
 /* One tile; rows and wide are known where it is called.  Two terms a turn: with more, GCC moves sums
-   between registers.  Memory of the sums, and what is packed next, is asked for as the terms go on:
-   lines that come from far, all at once, hold up those of a and b. */
+   between registers.  Memory of the sums, and what is packed next, is asked for as the terms go on, a
+   row at a time, or more where terms are few: lines that come from far, all at once, hold up those of
+   a and b. */
 inlined void tile(const int rows, const int wide, const Stack *stack, const T *a, T *c, T *to) {
   const long ai = stack->ai, at = stack->at, bt = stack->bt, depth = stack->depth;
   const long bj = BESIDE ? LANES : stack->apart;
@@ -93,10 +95,14 @@ inlined void tile(const int rows, const int wide, const Stack *stack, const T *a
   unrolled for (int i = 0; i < rows; i++) unrolled for (int j = 0; j < wide; j++)
     sum[i][j] = (V){};
   const T *asked = c;
-  for (long rest = depth / 2, some; rest > 0; rest -= some, asked += here.row) {
-    unrolled for (int j = 0; j < wide; j++) __builtin_prefetch(asked + j * here.vector, 1);
-    ask(stack->coming);
-    some = least(rest, depth / 2 / rows + 1);
+  long stretch = depth / 2 / rows + 1, each = 1, asking = rows;
+  for (; stretch < TURNS; stretch *= 2) each *= 2;
+  for (long rest = depth / 2, some; rest > 0; rest -= some) {
+    for (long i = least(each, asking); i > 0; i--, asking--, asked += here.row) {
+      unrolled for (int j = 0; j < wide; j++) __builtin_prefetch(asked + j * here.vector, 1);
+      ask(stack->coming);
+    }
+    some = least(rest, stretch);
     for (long turns = some; turns > 0; turns--) unrolled for (int s = 0; s < 2; s++) {
       V right[WIDE];
       unrolled for (int j = 0; j < wide; j++) right[j] = *(const V *)(b + j * bj);
