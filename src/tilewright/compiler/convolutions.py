@@ -77,13 +77,25 @@ class PlaceConvolutions:
             elif node.output.name in products:
                 first, second = _OPERANDS[one.kind]
                 operands = one.values[first], one.values[second]
-                multiply(builder, one.convolution, *operands, one.node.output, one.node.origin)
+                multiply(
+                    builder,
+                    one.convolution,
+                    *operands,
+                    one.node.output,
+                    one.node.origin,
+                    even=self._is_fast(one, kept),
+                )
             elif one.node.output.name not in done:
                 halves = [one, *_partners(one, found, products | done)]
                 known = [other.values for other in found.values() if one.pairs_with(other)]
                 builder.nodes.append(_call(builder, halves, known))
                 done.update(half.node.output.name for half in halves)
         return sort(builder.finish(graph.outputs, graph.updates))
+
+    def _is_fast(self, one: "_Found", kept: Collection[str]) -> bool:
+        """Say whether a convolution is computed by Winograd's algorithm, if it is a product."""
+        stays = one.stays(kept)
+        return self.winograd and is_winograd(one.convolution, one.dtype, kept=stays)
 
     def _is_product(self, one: "_Found", kept: Collection[str]) -> bool:
         """Say whether a convolution is computed as a product of matrices.
@@ -96,7 +108,7 @@ class PlaceConvolutions:
             return False
         ours = dtype in PRODUCT_DTYPES
         stays = one.stays(kept)
-        fast = self.winograd and is_winograd(c, dtype, kept=stays)
+        fast = self._is_fast(one, kept)
         if fast and stays:
             return True  # what was measured transformed the kernels each time
         if not self.library:

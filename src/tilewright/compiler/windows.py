@@ -61,13 +61,21 @@ def has_phases(c: Convolution) -> bool:
 
 
 def multiply(
-    builder: Builder, c: Convolution, one: Value, two: Value, result: Value, origin: Origin
+    builder: Builder,
+    c: Convolution,
+    one: Value,
+    two: Value,
+    result: Value,
+    origin: Origin,
+    *,
+    even: bool = False,
 ) -> None:
     """Add the nodes that compute a convolution.
 
-    one, two: x and the weight, or of the gradients the tangent and the other operand.
+    one, two: x and the weight, or of the gradients the tangent and the other operand.  even:
+    whether an image of odd sizes is made one larger first.
     """
-    writer = _Writer(builder, c, result, origin)
+    writer = _Writer(builder, c, result, origin, 2 if even else 1)
     made = {"forward": writer.forward, "weight": writer.weight, "input": writer.input}
     made[c.kind](one, two)
     builder.nodes.append(replace(builder.nodes.pop(), outputs=(result,)))
@@ -75,12 +83,16 @@ def multiply(
 
 @dataclass(frozen=True, slots=True)
 class _Writer:
-    """Writes one convolution's nodes; the last one computes the result."""
+    """Writes one convolution's nodes; the last one computes the result.
+
+    by: of what the sizes of an image that is made are multiples at first.
+    """
 
     builder: Builder
     c: Convolution
     result: Value
     origin: Origin
+    by: int
 
     @property
     def places(self) -> tuple[str, ...]:
@@ -117,10 +129,14 @@ class _Writer:
         limits = dict(zip(self.places, sizes, strict=True))
         return self.add(body, limits, "bordered", x=x)
 
-    def image(self, x: Value) -> Value:
-        """Return the image with a border wherever windows need one."""
+    def whole(self, sizes: Sequence[int]) -> tuple[int, ...]:
+        """Return the sizes that are made at first."""
+        return tuple(-(-size // self.by) * self.by for size in sizes)
+
+    def image(self, x: Value, counts: Sequence[int]) -> Value:
+        """Return the image with a border wherever so many windows need one."""
         c = self.c
-        windows = zip(c.shapes[2][2:], c.stride, c.shapes[1][2:], c.dilation, strict=True)
+        windows = zip(counts, c.stride, c.shapes[1][2:], c.dilation, strict=True)
         sizes = [(count - 1) * s + (taps - 1) * d + 1 for count, s, taps, d in windows]
         return self.bordered(x, c.padding, sizes)
 
@@ -134,22 +150,24 @@ class _Writer:
         o, places, taps = self.grouped("o"), ", ".join(self.places), ", ".join(self.taps)
         read = f"n, {self.grouped('c')}, {self.read}"
         body = f"y[n, {o}, {places}] += x[{read}] * k[{o}, c, {taps}]"
-        limits = dict(zip(self.places, self.c.shapes[2][2:], strict=True))
-        self.add(body, limits, "sum", x=self.image(x), k=k)
+        counts = self.whole(self.c.shapes[2][2:])
+        limits = dict(zip(self.places, counts, strict=True))
+        self.cropped(self.add(body, limits, "sum", x=self.image(x, counts), k=k))
 
     def weight(self, dy: Value, x: Value) -> None:
         o, places, taps = self.grouped("o"), ", ".join(self.places), ", ".join(self.taps)
         read = f"n, {self.grouped('c')}, {self.read}"
         body = f"y[{o}, c, {taps}] += dy[n, {o}, {places}] * x[{read}]"
         limits = dict(zip(self.taps, self.c.shapes[1][2:], strict=True))
-        self.add(body, limits, "sum", dy=dy, x=self.image(x))
+        self.add(body, limits, "sum", dy=dy, x=self.image(x, self.c.shapes[2][2:]))
 
     def input(self, dy: Value, k: Value) -> None:
         c = self.c
         if has_phases(c):
             self.phases(dy, k)
             return
-        dims = [_Dim.of(c, at) for at in range(c.n)]
+        sizes = self.whole(c.shapes[0][2:])
+        dims = [_Dim.of(c, at, size) for at, size in enumerate(sizes)]
         inside = {dim.tap: dim.taps for dim in dims}
         apart = {dim.neighbour: dim.stride for dim in dims if dim.stride > 1}
         o, channel = self.grouped("o"), self.grouped("c")
@@ -158,8 +176,8 @@ class _Writer:
             kernel = ", ".join((o, *inside, "c", *apart))
             body = f"y[{kernel}] = k[{o}, c, {', '.join(dim.weight for dim in dims)}] ?? 0"
             k = self.add(body, {**inside, **apart}, "kernel", k=k)
-        sizes = [dim.count + (dim.taps - 1) * dim.dilation for dim in dims]
-        dy = self.bordered(dy, [dim.before for dim in dims], sizes)
+        reach = [dim.count + (dim.taps - 1) * dim.dilation for dim in dims]
+        dy = self.bordered(dy, [dim.before for dim in dims], reach)
         target = ", ".join(f"({d.place} {d.neighbour})" if d.stride > 1 else d.place for d in dims)
         read = ", ".join(dim.tangent for dim in dims)
         body = f"y[n, {channel}, {target}] += dy[n, {o}, {read}] * k[{kernel}]"
@@ -207,7 +225,8 @@ class _Writer:
         """Let what was made for whole places end where the image does."""
         if made.type.shape != self.result.type.shape:
             whole = ", ".join(self.places)
-            limits = dict(zip(self.places, self.c.shapes[0][2:], strict=True))
+            sizes = map(fixed, self.result.type.shape[2:])
+            limits = dict(zip(self.places, sizes, strict=True))
             self.add(f"y[n, c, {whole}] = x[n, c, {whole}]", limits, "part", x=made)
 
 
@@ -265,10 +284,10 @@ class _Dim:
     tangent: str
 
     @staticmethod
-    def of(c: Convolution, at: int) -> "_Dim":
-        """Solve h*s + i*d - p for the place h, of one dim of a convolution."""
+    def of(c: Convolution, at: int, size: int) -> "_Dim":
+        """Solve h*s + i*d - p for the place h, of one dim of which the image has `size`."""
         tap, place, neighbour = (own[-c.n :][at] for own in (_TAPS, _PLACES, _NEIGHBOURS))
-        size, taps = c.shapes[0][2 + at], c.shapes[1][2 + at]
+        taps = c.shapes[1][2 + at]
         s, p, d = c.stride[at], c.padding[at], c.dilation[at]
         reach = (taps - 1) * d
         if s == 1:
