@@ -24,6 +24,12 @@ LONG = 8
 STEPPED = ("exp", "sigmoid", "tanh")
 """Functions that are written in steps."""
 IVDEP = "#pragma GCC ivdep"
+FEW, MANY = 4, 16  # turns: the compiler writes out loops of so `MANY` before it looks for vectors
+FEW_AT_ONCE = f"#pragma GCC unroll {FEW}"
+"""Stands before a loop of few lanes that is to stay a loop until the compiler looks for vectors.
+
+Where GCC 12.2 has written it out and what is read hangs on a condition, it reads the elements of
+all vectors under the mask of the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +61,16 @@ def has_steps(body: Body) -> bool:
     """Say whether anything in a body may be computed by steps."""
     values = (formula.value for _, formula in body.formulas)
     return any(isinstance(n, Call) and n.fn in STEPPED for value in values for n in walk(value))
+
+
+def has_choices(body: Body) -> bool:
+    """Say whether anything in a body hangs on a condition."""
+    formulas = [formula for _, formula in body.formulas]
+    nodes = (n for formula in formulas for n in walk(formula.value))
+    return any(formula.where is not None for formula in formulas) or any(
+        n.default is not None if isinstance(n, Read) else isinstance(n, Call) and n.fn == "select"
+        for n in nodes
+    )
 
 
 def stepped(printer: Printer, made: Made, lanes: frozenset[str], scope: Scope) -> tuple[Call, ...]:

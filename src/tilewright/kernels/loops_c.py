@@ -18,7 +18,19 @@ from tilewright.kernels.conditions import Limit
 from tilewright.kernels.conversion import literal, load, stored
 from tilewright.kernels.expression import Memory, Printer, bound_to
 from tilewright.kernels.functions import apply
-from tilewright.kernels.lanes import IVDEP, LONG, Lanes, Made, has_steps, print_stepped, stepped
+from tilewright.kernels.lanes import (
+    FEW,
+    FEW_AT_ONCE,
+    IVDEP,
+    LONG,
+    MANY,
+    Lanes,
+    Made,
+    has_choices,
+    has_steps,
+    print_stepped,
+    stepped,
+)
 from tilewright.kernels.loops import (
     Buffer,
     Do,
@@ -78,6 +90,7 @@ class _Walk:
         self.held: dict[str, Held] = {}
         self.kept: dict[Expr, Term] = {}
         self.has_steps = has_steps(nest.body)
+        self.has_choices = has_choices(nest.body)
 
     def opened(self, scope: Scope, loop: Loop) -> Scope:
         """Return the scope inside of a loop, where its name and those defined at its top are known,
@@ -112,8 +125,8 @@ class _Walk:
                 printer.bounded(outside)
                 if pragma == ONE_BY_ONE and self.count(item.low, item.high) == 1:
                     inner.add(NO_VECTORS)
-                if pragma:
-                    scope.add(pragma)
+                for line in pragma.splitlines():
+                    scope.add(line)
                 scope.attach(inner, head)
             case Do(_, _, "", _):
                 statement = self.nest.statement(item)
@@ -246,7 +259,8 @@ class _Walk:
         """Return what the compiler is told of a loop: its turns do not meet, or all meet in one
         sum."""
         if loop.kind == "lanes":
-            return IVDEP
+            few = FEW < (self.count(loop.low, loop.high) or 0) <= MANY
+            return f"{FEW_AT_ONCE}\n{IVDEP}" if few and self.has_choices else IVDEP
         every = (item for item in walk(self.nest.items) if isinstance(item, Loop))
         moving = {loop.name, *(one.name for one in every if one.kind == "lanes")}
         chained = any(
