@@ -1,8 +1,9 @@
 """The page of resampling: images of another size, at other places, or with another edge.
 
 The idea: the place in the image of an element of the result is a quotient of whole numbers,
-`s = (h*a + b) / q`, so that its floor is an index and the rest a weight, both exact.  A place that
-is computed from values (`grid_sample`) becomes an index by a tensor of its own.
+`s = (h*a + b) / q`, so that its floor is an index and the rest a weight, both exact.  Between two
+neighbours, one dim after the other is summed by a table of both, and so is the gradient.  A place
+that is computed from values (`grid_sample`) becomes an index by a tensor of its own.
 
 This module does not know filters that smooth before they shrink.
 """
@@ -10,13 +11,14 @@ This module does not know filters that smooth before they shrink.
 from dataclasses import dataclass
 from fractions import Fraction
 
-from tilewright.base.dtypes import I64
+from tilewright.base.dtypes import I64, DType
+from tilewright.base.errors import UNKNOWN, Origin
 from tilewright.graph.build import Builder
 from tilewright.graph.ir import Attr, Node, Value
 from tilewright.ops.nest import index, limited, loops, number, numbers, sizes
 from tilewright.ops.operator import (
     Attrs,
-    Declare,
+    Expand,
     Operator,
     Sample,
     Tangents,
@@ -27,7 +29,6 @@ from tilewright.ops.operator import (
 )
 from tilewright.ops.window import spread
 
-_OUT, _IN = ("f", "h", "w"), ("t", "i", "j")
 _FINEST = 1 << 16  # the largest denominator of a scale that a user writes down
 
 
@@ -51,6 +52,15 @@ class _Line:
 
     def place(self, loop: str) -> str:
         return f"(({self.numerator(loop)}) / {self.q})"
+
+
+@dataclass(frozen=True, slots=True)
+class _Tables:
+    """Along one dim, [depth, count]: the elements that are summed, and their weights."""
+
+    at: Value
+    weights: Value
+    depth: int
 
 
 def _lines(rank: int, types: Types, attrs: Attrs) -> tuple[_Line, ...]:
@@ -81,44 +91,76 @@ def _line(size: int, count: int, scale: Attr, *, aligned: bool) -> _Line:
 # ------------------------------------------------------------------------------------------ linear
 
 
-def _linear_terms(lines: tuple[_Line, ...]) -> tuple[str, str, str]:
-    """Return the index of x, the weight, and the extents of the two elements beside each place."""
-    outs, taps = _OUT[-len(lines) :], _IN[-len(lines) :]
-    entries, weights = [], []
-    for line, out, tap in zip(lines, outs, taps, strict=True):
-        entries.append(f"{line.floor(out)}+{tap}")
-        held = f"min(max({line.place(out)}, 0), {line.size - 1})"
-        weights.append(f"(1 - abs({held} - ({line.floor(out)} + {tap})))")
-    return ", ".join(entries), " * ".join(weights), ", ".join(f"{tap}<2" for tap in taps)
+def _linear_tables(builder: Builder, line: _Line, dtype: DType, origin: Origin) -> _Tables:
+    """Return which two elements are beside each place, those at the ends from within."""
+    held, last = f"max({line.place('o')}, 0)", line.size - 1
+    low = f"min(max({line.floor('o')}, 0), {last})"
+    body = f"y[z<2, o<{line.count}] = i64(min({low} + z, {last}))"
+    at = write(builder, body, dtype=I64, origin=origin, name="taps")
+    rest = f"min({held} - {low}, 1)"
+    body = f"y[z<2, o<{line.count}] = 1 - {rest} if z == 0 else {rest}"
+    return _Tables(at, write(builder, body, dtype=dtype, origin=origin, name="weights"), 2)
 
 
-def _linear(rank: int) -> Declare:
-    def declare(types: Types, attrs: Attrs) -> str:
-        lines = _lines(rank, types, attrs)
-        entries, weight, taps = _linear_terms(lines)
-        target = _limits(lines)
-        return f"y[..., {target}] += x[..., {entries}] * {weight} for {taps}"
+def _linear_tables_back(builder: Builder, line: _Line, dtype: DType, origin: Origin) -> _Tables:
+    """Return which places are less than one element away from each; others weigh nothing."""
+    if line.a == 0:
+        first, depth = "0*o", line.count
+    else:
+        first, depth = f"((o-1)*{line.q}-({line.b}))//{line.a}+1", -(-2 * line.q // line.a)
+    place = f"({first} + z)"
+    body = f"y[z<{depth}, o<{line.size}] = i64({place})"
+    at = write(builder, body, dtype=I64, origin=origin, name="taps")
+    held = f"min(max(({line.numerator(place)}) / {line.q}, 0), {line.size - 1})"
+    inside = f"{place} >= 0 and {place} < {line.count}"
+    body = f"y[z<{depth}, o<{line.size}] = max(1 - abs({held} - o), 0) if {inside} else 0"
+    return _Tables(at, write(builder, body, dtype=dtype, origin=origin, name="weights"), depth)
 
-    return declare
+
+def _pass(builder: Builder, x: Value, back: int, tables: _Tables, origin: Origin) -> Value:
+    """Make one dim, `back` from the last, of sums of the elements that the tables name."""
+    names = [f"d{dim}" for dim in range(back)]
+    body = f"y[{index(['...', 'o', *names])}] += x[{index(['...', 'a[z, o]', *names])}] * w[z, o]"
+    body += f" where w[z, o] > 0 for z<{tables.depth}"
+    dtype = x.type.dtype.compute
+    operands = {"x": x, "a": tables.at, "w": tables.weights}
+    return write(builder, body, operands, dtype=dtype, origin=origin, name="resampled")
 
 
-def _limits(lines: tuple[_Line, ...]) -> str:
-    outs = _OUT[-len(lines) :]
-    return ", ".join(f"{out}<{line.count}" for out, line in zip(outs, lines, strict=True))
+def _passes(lines: tuple[_Line, ...]) -> tuple[int, ...]:
+    """Return the dims, counted from the last, in the order that costs least.
+
+    Elements of the last dim are gathered one by one, those of another row by row: the last dim
+    has its turn while the others are small.
+    """
+    others = tuple(range(len(lines) - 1, 0, -1))
+    grows = all(line.a <= line.q for line in lines[:-1])
+    return (0, *others) if grows else (*others, 0)
+
+
+def _linear(rank: int) -> Expand:
+    def expand(builder: Builder, inputs: tuple[Value, ...], attrs: Attrs) -> tuple[Value, ...]:
+        (x,) = inputs
+        made, lines, dtype = x, _lines(rank, (x.type,), attrs), x.type.dtype
+        for back in _passes(lines):
+            tables = _linear_tables(builder, lines[-1 - back], dtype.compute, UNKNOWN)
+            made = _pass(builder, made, back, tables, UNKNOWN)
+        return (write(builder, "y[...] = m[...]", m=made, dtype=dtype, name="resized"),)
+
+    return expand
 
 
 def _linear_vjp(rank: int) -> Vjp:
     def vjp(builder: Builder, node: Node, tangents: Tangents) -> Tangents:
-        (dy,) = tangents
-        if dy is None:
+        (made,) = tangents
+        if made is None:
             return (None,)
         x = node.inputs[0].type
-        lines = _lines(rank, (x,), dict(node.attrs))
-        entries, weight, taps = _linear_terms(lines)
-        read = f"dy[..., {', '.join(_OUT[-rank:])}]"
-        body = f"y[..., {entries}] += {read} * {weight} for {taps}"
-        made = write(builder, body, dy=dy, shape=x.shape, dtype=x.dtype, origin=node.origin)
-        return (made,)
+        lines, dtype = _lines(rank, (x,), dict(node.attrs)), x.dtype
+        for back in reversed(_passes(lines)):
+            tables = _linear_tables_back(builder, lines[-1 - back], dtype.compute, node.origin)
+            made = _pass(builder, made, back, tables, node.origin)
+        return (write(builder, "y[...] = m[...]", m=made, dtype=dtype, origin=node.origin),)
 
     return vjp
 
@@ -345,18 +387,12 @@ def _interpolate(name: str, rank: int) -> str:
 
 
 def _linear_row(rank: int, *samples: Sample) -> Operator:
-    outs, taps = _OUT[-rank:], _IN[-rank:]
-    entries = ", ".join(f"({o}*a+b)//q+{t}" for o, t in zip(outs, taps, strict=True))
-    weight = " * ".join(f"(1 - abs(s{o} - {t}))" for o, t in zip(outs, taps, strict=True))
     return Operator(
-        f"resize_{_MODES[rank]}(x; {_SIZES})  y[..., {', '.join(outs)}] += x[..., {entries}] "
-        f"* {weight}",
+        f"resize_{_MODES[rank]}(x; {_SIZES})",
         "Another size: each element from those beside its place, the nearer the more.",
-        declare=_linear(rank),
-        dtype="first",
+        expand=_linear(rank),
         vjp=_linear_vjp(rank),
-        vjp_reason="the terms are added where they were read: no division finds the places that "
-        "read an element",
+        vjp_reason="which places are near an element is known: terms are gathered, not scattered",
         eager=_interpolate(_ATEN[rank], rank),
         samples=samples,
     )

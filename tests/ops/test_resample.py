@@ -1,0 +1,75 @@
+"""Resizing between neighbours: PyTorch's in float64 is the oracle, of values and of gradients."""
+
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tests.sweep import few
+
+import tilewright as tw
+
+MODES = {1: "linear", 2: "bilinear", 3: "trilinear"}
+SIZES = [
+    {"scale_factor": 2},
+    {"scale_factor": 1.5},
+    {"scale_factor": 3.3},
+    {"scale_factor": 0.4},
+    {"scale_factor": 2, "recompute_scale_factor": True},
+    {"size": 1},
+    {"size": 3},
+    {"size": 17},
+]
+SHAPES = {
+    "line": (2, 3, 5),
+    "plane": (2, 1, 5, 7),
+    "row": (1, 2, 1, 4),
+    "solid": (1, 2, 3, 4, 5),
+}
+
+
+def resized(rank: int, aligned: bool, size: dict[str, float]) -> Callable[..., torch.Tensor]:
+    def resize(x: torch.Tensor) -> torch.Tensor:
+        return F.interpolate(x, mode=MODES[rank], align_corners=aligned, **size)  # type: ignore[arg-type]
+
+    return resize
+
+
+def value_and_gradient(
+    f: Callable[..., torch.Tensor], x: torch.Tensor, weight: torch.Tensor
+) -> Sequence[torch.Tensor]:
+    x = x.detach().requires_grad_()
+    y = f(x)
+    y.backward(weight.to(y.dtype))
+    assert x.grad is not None
+    return y.detach(), x.grad
+
+
+@pytest.mark.parametrize("aligned", [False, True])
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("name", few(SHAPES, "plane"))
+def test_values_and_gradients_are_those_of_torch(
+    name: str, size: dict[str, float], aligned: bool
+) -> None:
+    shape = SHAPES[name]
+    if min(shape[2:]) * size.get("scale_factor", 1) < 1:
+        pytest.skip("eager refuses a result without elements")
+    f = resized(len(shape) - 2, aligned, size)
+    torch.manual_seed(0)
+    x = torch.randn(shape, dtype=torch.float64)
+    weight = torch.randn_like(f(x))
+    expected = value_and_gradient(f, x, weight)
+    found = value_and_gradient(tw.compile(f, x), x, weight)
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-11)
+
+
+def test_an_infinite_gradient_reaches_only_the_elements_that_were_read() -> None:
+    f = resized(2, False, {"scale_factor": 2})
+    x = torch.randn(1, 1, 6, 6)
+    weight = torch.zeros(1, 1, 12, 12)
+    weight[0, 0, 5, 5] = torch.inf  # its place is (2.25, 2.25)
+    _, gradient = value_and_gradient(tw.compile(f, x), x, weight)
+    expected = torch.zeros(1, 1, 6, 6)
+    expected[0, 0, 2:4, 2:4] = torch.inf
+    assert torch.equal(gradient, expected)
