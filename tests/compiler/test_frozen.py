@@ -172,7 +172,8 @@ def test_a_program_with_frozen_weights_holds_none(tmp_path: Path) -> None:
     compiled = _frozen(model, x, library=False)
     assert not any(buffer.data for buffer in compiled.program.buffers)
     compiled.program.save(tmp_path / "small.program")
-    assert (tmp_path / "small.program").stat().st_size < 64 * 32 * 4 + 40_000
+    texts = sum(len(kernel.text) for kernel in compiled.program.kernels)
+    assert (tmp_path / "small.program").stat().st_size < texts + 64 * 32 * 4
     loaded = tw.load(tmp_path / "small.program")
     inputs = [tensor.detach().numpy() for tensor in compiled.captured.feed((x,))]
     with torch.no_grad():

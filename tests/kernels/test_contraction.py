@@ -35,6 +35,7 @@ from tilewright.runtime.toolchain import Toolchain, build, find_toolchain
 
 CANARY = 1e30
 LONG = 1025  # terms: more than twice those that any knobs sum at a time
+FULL = 512  # terms: as many as knobs sum at a time
 LINES = (4, 8, 16, 24)  # columns of slices: a line of cache in each type, and others
 NARROW = (1, 3, 17)  # columns of one vector and, on most machines, of more
 WIDE = (3, 4, 5, 7, 8, 11, 14, 16, 20, 33)  # places of a line: vectors of one run and of more
@@ -77,13 +78,14 @@ def products() -> list[Product]:
     made += [places(wide, apart) for wide in WIDE for apart in (1, 2, 3)]
     made += [product((), rows, 600, 67, order) for rows in range(1, 6) for order in ("NN", "TN")]
     made += [product((2,), rows, 531, LONG) for rows in (1, 3)]
+    made += [product((), rows, 600, FULL) for rows in (1, 2, 30)]
     made += [looped(source) for _ in range(60)]
     return made
 
 
 def emitted(one: Product) -> Emitted:
     """Return a product's kernel: of every second one of random shape with knobs at random."""
-    usual = usual_tiling(64) if count(one.terms) == LONG else Tiling()
+    usual = usual_tiling(64) if count(one.terms) in (LONG, FULL) else Tiling()
     return emit_product(one, tilings().get(one, usual))
 
 
@@ -337,6 +339,19 @@ def test_a_row_alone_has_the_bits_of_that_row_among_others(library: ctypes.CDLL)
             alone = [a[row].copy(), memory[1], np.full(columns + 64, CANARY, np.float32)]
             run(library, product((), 1, columns, 257), alone)
             assert np.array_equal(alone[2][:columns], c[row]), (columns, row)
+
+
+def test_a_sum_is_rounded_at_most_256_times_in_a_row(library: ctypes.CDLL) -> None:
+    """Ones are lost, one by one, beside a large term that came first; together they are not."""
+    source = np.random.default_rng(0)
+    for rows in (1, 2, 30):
+        one = product((), rows, 600, FULL)
+        memory = memory_of(one, source)
+        a, b, c = views(one, memory)
+        a[...], b[...] = 1, 1
+        a[:, 0], a[:, 1:256] = 2**24, 0
+        run(library, one, memory)
+        assert (c == 2**24 + 256).all(), rows
 
 
 def test_a_block_without_rows_or_columns_computes_nothing(library: ctypes.CDLL) -> None:

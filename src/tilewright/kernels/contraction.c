@@ -29,6 +29,7 @@
 #define LOOPS 16                /* of rows, columns or terms, at most */
 #define FEW_ROWS (VECTOR == 64 ? 4 : 3) /* that take many columns at a time: */
 #define TURNS (VECTOR == 64 ? 8 : 1)    /* of a tile's loop, at least, between askings for more memory */
+#define IN_A_ROW 256            /* terms at most that are added one after the other: each rounds the sum */
 #define MANY 16                 /* so many vectors of sums, as many as give long runs of b */
 #define LINE 64                 /* bytes of one, in the caches */
 #define BETWEEN (LINE / (long)sizeof(T))        /* rows of a that are copied: a line */
@@ -94,6 +95,8 @@ inlined void tile(const int rows, const int wide, const Stack *stack, const T *a
   V sum[ROWS][WIDE];
   unrolled for (int i = 0; i < rows; i++) unrolled for (int j = 0; j < wide; j++)
     sum[i][j] = (V){};
+  V first[ROWS][WIDE];          /* sums of the first half of many terms */
+  const long half = depth > IN_A_ROW ? depth / 4 : 0;
   const T *asked = c;
   long stretch = depth / 2 / rows + 1, each = 1, asking = rows;
   for (; stretch < TURNS; stretch *= 2) each *= 2;
@@ -102,7 +105,7 @@ inlined void tile(const int rows, const int wide, const Stack *stack, const T *a
       unrolled for (int j = 0; j < wide; j++) __builtin_prefetch(asked + j * here.vector, 1);
       ask(stack->coming);
     }
-    some = least(rest, stretch);
+    some = least(rest > half ? rest - half : rest, stretch);
     for (long turns = some; turns > 0; turns--) unrolled for (int s = 0; s < 2; s++) {
       V right[WIDE];
       unrolled for (int j = 0; j < wide; j++) right[j] = *(const V *)(b + j * bj);
@@ -116,11 +119,18 @@ inlined void tile(const int rows, const int wide, const Stack *stack, const T *a
       a += at;
       b += bt;
     }
+    if (half && rest - some == half)
+      unrolled for (int i = 0; i < rows; i++) unrolled for (int j = 0; j < wide; j++) {
+        first[i][j] = sum[i][j];
+        sum[i][j] = (V){};
+      }
   }
   if (depth % 2) unrolled for (int i = 0; i < rows; i++) {
     const V left = a[i * ai] - (V){};
     unrolled for (int j = 0; j < wide; j++) sum[i][j] += left * *(const V *)(b + j * bj);
   }
+  if (half) unrolled for (int i = 0; i < rows; i++) unrolled for (int j = 0; j < wide; j++)
+    sum[i][j] += first[i][j];
   if (stack->more) unrolled for (int i = 0; i < rows; i++) unrolled for (int j = 0; j < wide; j++)
     sum[i][j] += *(const V *)(c + i * here.row + j * here.vector);
   if (scale != 1) unrolled for (int i = 0; i < rows; i++) unrolled for (int j = 0; j < wide; j++)
@@ -163,16 +173,26 @@ static void any_tiles(long rows, long wide, long count, const Stack *stack, cons
 inlined void broad(const int rows, const Stack *stack, const T *a) {
   const int wide = MANY / rows / WIDE * WIDE;
   const T *b = stack->b;
-  V sum[FEW_ROWS][MANY];
+  const long half = stack->depth > IN_A_ROW ? stack->depth / 2 : 0;
+  V sum[FEW_ROWS][MANY], first[FEW_ROWS][MANY];
   unrolled for (int i = 0; i < rows; i++) unrolled for (int j = 0; j < wide; j++) sum[i][j] = (V){};
-  for (long t = 0; t < stack->depth; t++, a += stack->at, b += stack->bt)
-    unrolled for (int j = 0; j < wide; j++) {
-      const V right = *(const V *)(b + j * LANES);
-      unrolled for (int i = 0; i < rows; i++) {
-        const V left = a[i * stack->ai] - (V){};
-        multiply_add(sum[i][j], left, right);
+  for (long rest = stack->depth; rest > 0; rest = rest > half ? half : 0) {
+    for (long t = rest > half ? rest - half : rest; t > 0; t--, a += stack->at, b += stack->bt)
+      unrolled for (int j = 0; j < wide; j++) {
+        const V right = *(const V *)(b + j * LANES);
+        unrolled for (int i = 0; i < rows; i++) {
+          const V left = a[i * stack->ai] - (V){};
+          multiply_add(sum[i][j], left, right);
+        }
       }
-    }
+    if (rest > half && half)
+      unrolled for (int i = 0; i < rows; i++) unrolled for (int j = 0; j < wide; j++) {
+        first[i][j] = sum[i][j];
+        sum[i][j] = (V){};
+      }
+  }
+  if (half) unrolled for (int i = 0; i < rows; i++) unrolled for (int j = 0; j < wide; j++)
+    sum[i][j] += first[i][j];
   unrolled for (int i = 0; i < rows; i++) unrolled for (int j = 0; j < wide; j++) {
     if (stack->more) sum[i][j] += *(const V *)(stack->c.at + i * stack->c.row + j * LANES);
     if (stack->scale != 1) sum[i][j] *= stack->scale;
