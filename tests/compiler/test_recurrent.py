@@ -207,3 +207,16 @@ def test_around_packed_sequences_torch_compile_leaves_the_layers_to_python() -> 
         wrt = [x, *net.parameters()]
         pairs = (torch.autograd.grad(value.pow(2).sum(), wrt) for value in (ours, theirs))
         torch.testing.assert_close(*pairs, rtol=1e-11, atol=1e-13)
+
+
+def test_a_replaced_parameter_is_seen_at_the_next_call() -> None:
+    net, x = nn.GRU(3, 4).double(), torch.randn(2, 5, 3, dtype=torch.float64)
+    compiled = tw.compile(net, x)
+    before = compiled(x)[0]
+    net.weight_hh_l0 = nn.Parameter(torch.randn(12, 4, dtype=torch.float64))
+    ours = compiled(x)[0]
+    assert not torch.equal(ours, before)
+    torch.testing.assert_close(ours, net(x)[0])
+    net.weight_hh_l0 = nn.Parameter(torch.randn(12, 4, dtype=torch.float64))
+    inside = tw.compile(lambda x: net(x)[0] * 2, x)
+    torch.testing.assert_close(inside(x), net(x)[0] * 2)

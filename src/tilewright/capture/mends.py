@@ -22,6 +22,7 @@ def mend_torch() -> None:
     """Put the mends in place where they are needed."""
     _unpack_ranges()
     _see_what_is_as_before()
+    _let_recurrent_modules_see_their_weights()
     if torch.__version__ >= RIGHT:
         return
     # Names of torch's own that a newer one need not have.
@@ -69,6 +70,25 @@ def _see_what_is_as_before() -> None:
             forget_what_is_as_before(effects)
 
     _put_in_front(SideEffects, "prune_dead_object_new", prune)
+
+
+def _let_recurrent_modules_see_their_weights() -> None:
+    """Let a recurrent module whose parameter was replaced note that before it is traced.
+
+    Eager's next call does; Dynamo would take it for a change that the function makes.
+    """
+    from torch._dynamo.variables.builder import VariableBuilder
+
+    def wrap(before: Callable[..., Any], builder: Any, module: torch.nn.Module) -> Any:
+        if (
+            torch._dynamo.config.side_effect_replay_policy == "error"
+            and isinstance(module, torch.nn.RNNBase)
+            and module._weights_have_changed()
+        ):
+            module._init_flat_weights()
+        return before(builder, module)
+
+    _put_in_front(VariableBuilder, "wrap_module", wrap)
 
 
 def _put_in_front(owner: Any, name: str, mend: Callable[..., Any]) -> None:
