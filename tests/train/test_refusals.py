@@ -53,6 +53,11 @@ def test_an_unknown_optimizer_is_refused(golden: Golden) -> None:
     )
 
 
+def test_a_step_without_an_example_is_refused(golden: Golden) -> None:
+    net = Net()
+    refused(golden, "no_example", lambda: train_step(net, mean_square, sgd(net)), OptionError)
+
+
 def test_another_batch_shape_is_refused_and_moves_nothing(golden: Golden) -> None:
     net = Net()
     step = train_step(net, mean_square, sgd(net), *batch())

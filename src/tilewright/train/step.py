@@ -55,6 +55,7 @@ def train_step(
     """
     _check_clip(clip_norm)
     _check_parts(accumulate)
+    _check_example(example_batch)
     return TrainStep(
         module,
         loss_fn,
@@ -296,6 +297,16 @@ def _check_parts(accumulate: int) -> None:
             f"accumulate={accumulate!r} is no number of parts",
             expected="an int of 1 or more",
             found=f"accumulate={accumulate!r}",
+        )
+
+
+def _check_example(batch: Sequence[Any]) -> None:
+    if not batch:
+        raise OptionError(
+            "train_step has no batch to compile for",
+            expected="an example: the module's input, then what loss_fn takes beside its result",
+            found="train_step(module, loss_fn, optimizer)",
+            mend="pass it: train_step(module, loss_fn, optimizer, inputs, targets)",
         )
 
 
