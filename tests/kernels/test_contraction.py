@@ -16,13 +16,14 @@ from tests.kernels.harness import runnable
 from tests.standalone import Done, Operand, run_standalone, write_kernels
 from tests.sweep import few
 
-from tilewright.base.dtypes import F32, F64, DType
+from tilewright.base.dtypes import BF16, F32, F64, DType
 from tilewright.kernels import (
     Emitted,
     Product,
     Role,
     Tiling,
     emit_product,
+    emit_slices,
     merged,
     tiles,
     usual_tiling,
@@ -79,6 +80,14 @@ def products() -> list[Product]:
     made += [product((), rows, 600, 67, order) for rows in range(1, 6) for order in ("NN", "TN")]
     made += [product((2,), rows, 531, LONG) for rows in (1, 3)]
     made += [product((), rows, 600, FULL) for rows in (1, 2, 30)]
+    pairs = random.Random(2)
+    for order in ("NN", "NT", "TN", "TT"):
+        for shape in ((1, 1, 1), (3, 5, 7), (15, 33, 64), (17, 64, 255), (130, 100, 2049)):
+            made.append(product((), *shape, order, BF16))
+        made += [product((), rows, 600, 67, order, BF16) for rows in range(1, 6)]
+        made.append(product((2,), 9, 48, 70, order, BF16))
+    made += [sliced(product((2,), 20, 48, 300, dtype=BF16), 16, pair=2)]
+    made += [replace(looped(pairs), dtype=BF16) for _ in range(40)]
     made += [looped(source) for _ in range(60)]
     return made
 
@@ -118,11 +127,12 @@ def product(
     return Product(dtype, tuple(outer), *three)
 
 
-def sliced(one: Product, wide: int) -> Product:
-    """Let b lie in slices of some columns."""
+def sliced(one: Product, wide: int, pair: int = 1) -> Product:
+    """Let b lie in slices of some columns, so many terms of each side by side."""
     ((extent, *_),), ((terms, step, _),) = one.columns, one.terms
-    columns = (extent // wide, wide * terms, wide), (wide, 1, 1)
-    return replace(one, columns=columns, terms=((terms, step, wide),))
+    columns = (extent // wide, wide * terms, wide), (wide, pair, 1)
+    along = (terms // pair, step * pair, wide * pair), (pair, step, 1 if pair > 1 else 0)
+    return replace(one, columns=columns, terms=along)
 
 
 def windows(wide: int, taps: int, *, turned: bool = False, dtype: DType = F32) -> Product:
@@ -179,8 +189,9 @@ def library(request: pytest.FixtureRequest) -> ctypes.CDLL:
     found = find_toolchain(runnable(request.param))
     visible = tuple("-fvisibility=default" if "visibility" in f else f for f in found.flags)
     toolchain: Toolchain = replace(found, flags=visible)
-    texts = dict(tiles(dtype) for dtype in (F32, F64))
+    texts = dict(tiles(dtype) for dtype in (F32, F64, BF16))
     kernels = {made.name: made.text for made in map(emitted, products())}
+    kernels |= {made.name: made.text for made in map(laid, SLICES)}
     made = build(toolchain, {**texts, "products": "\n".join(kernels.values())})
     made.target = request.param  # type: ignore[attr-defined]
     return made
@@ -208,10 +219,9 @@ def run(
 
 def memory_of(one: Product, source: np.random.Generator) -> list[np.ndarray]:
     """Return a's and b's memory without an element to spare, and c's with some."""
-    dtype = one.dtype.numpy
     sizes = [span(shape, strides) for shape, strides in operands(one)]
-    a, b = (source.standard_normal(size).astype(dtype) for size in sizes[:2])
-    return [a, b, np.full(sizes[2] + 64, CANARY, dtype)]
+    a, b = (source.standard_normal(size).astype(one.dtype.numpy) for size in sizes[:2])
+    return [a, b, np.full(sizes[2] + 64, CANARY, one.dtype.compute.numpy)]
 
 
 def operands(one: Product) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
@@ -260,7 +270,7 @@ def test_products_equal_numpy_and_touch_nothing_else(library: ctypes.CDLL) -> No
         a, b, c = views(one, memory)
         exact = one.scale * np.matmul(a.astype(np.float64), b.astype(np.float64))
         sizes = abs(one.scale) * np.matmul(abs(a).astype(np.float64), abs(b).astype(np.float64))
-        rounding = np.finfo(one.dtype.numpy).eps * (2 + count(one.terms) / 16)
+        rounding = np.finfo(one.dtype.compute.numpy).eps * (2 + count(one.terms) / 16)
         assert (abs(c - exact) <= rounding * sizes).all(), one
         view(memory[2], *operands(one)[2])[...] = CANARY
         assert (memory[2] == memory[2].dtype.type(CANARY)).all(), f"{one} wrote beside its result"
@@ -311,7 +321,7 @@ def test_products_pass_the_sanitizers(library: ctypes.CDLL, tmp_path: Path) -> N
             for x, lies in zip((a, b, c), operands(one), strict=True)
         ]
         done.append(Done(emitted(one), places[:2], places[2:]))
-    more = [KernelSource(*tiles(dtype)) for dtype in (F32, F64)]
+    more = [KernelSource(*tiles(dtype)) for dtype in (F32, F64, BF16)]
     write_kernels(done, tmp_path, more, library.target)
     assert run_standalone(tmp_path, "sanitize") == ""
 
@@ -372,9 +382,15 @@ def test_a_block_without_rows_or_columns_computes_nothing(library: ctypes.CDLL) 
     assert (memory == np.float32(CANARY)).all()
 
 
-def test_what_is_not_finite_stays_in_its_row_and_column(library: ctypes.CDLL) -> None:
+@pytest.mark.parametrize(("dtype", "odd"), [(F32, 0), (BF16, 0), (BF16, 1)])
+def test_what_is_not_finite_stays_in_its_row_and_column(
+    library: ctypes.CDLL, dtype: DType, odd: int
+) -> None:
     one = next(
-        p for p in products() if count(p.rows) > 14 and count(p.columns) % 16 and p.terms[0][0] > 1
+        p
+        for p in products()
+        if p.dtype == dtype and count(p.rows) > 14 and count(p.columns) % 16
+        if p.terms[0][0] > 1 and len(p.columns) == 1 and (dtype == F32 or p.terms[0][0] % 2 == odd)
     )
     memory = memory_of(one, np.random.default_rng(0))
     a, b, c = views(one, memory)
@@ -414,6 +430,40 @@ def test_an_operand_may_lie_in_slices_of_columns(
         memory[2][:] = CANARY
         run(library, sliced(plain, wide), memory, range(3))
         assert np.array_equal(memory[2], expected), wide
+
+
+# Element type, and strides of batch, columns and terms in an operand of [2, 48, 20, 10].
+SLICES = [
+    (dtype, strides)
+    for dtype in (F32, F64, BF16)
+    for strides in ((9600, (200,), (10, 1)), (1, (2,), (96, 1920)), (9600, (1,), (480, 48)))
+]
+
+
+def laid(case: tuple[DType, tuple[int, tuple[int], tuple[int, int]]]) -> Emitted:
+    dtype, (batch, (columns,), (outer, inner)) = case
+    return emit_slices(
+        dtype, ((2, batch, 0),), ((48, columns, 0),), ((20, outer, 0), (10, inner, 0))
+    )
+
+
+@pytest.mark.parametrize("at", range(len(SLICES)))
+def test_slices_hold_the_columns_of_a_line_and_pairs_of_terms(
+    library: ctypes.CDLL, at: int
+) -> None:
+    (dtype, (batch, (columns,), (outer, inner))), made = SLICES[at], laid(SLICES[at])
+    source = np.random.default_rng(0).standard_normal(2 * 48 * 200).astype(dtype.numpy)
+    result = np.zeros(source.size + 64, dtype.numpy)
+    function = library[made.name]
+    function.argtypes = (ctypes.c_void_p, *(ctypes.c_long,) * 3)
+    starts = (ctypes.c_void_p * 2)(source.ctypes.data, result.ctypes.data)
+    for part in range(3):
+        assert function(starts, part, part + 1, 3) == 0
+    pair, line = dtype.compute.bytes // dtype.bytes, 64 // dtype.compute.bytes
+    own = view(source, (2, 48, 20, 10), (batch, columns, outer, inner))
+    whole = own.reshape(2, 48 // line, line, 200 // pair, pair).transpose(0, 1, 3, 2, 4)
+    assert np.array_equal(result[: source.size], whole.reshape(-1))
+    assert not result[source.size :].any()
 
 
 def test_loops_that_go_on_are_one() -> None:

@@ -22,14 +22,14 @@ from tilewright.compiler import control
 from tilewright.compiler.accumulate import place_accumulated
 from tilewright.compiler.attention import place_attention
 from tilewright.compiler.choices import Choices
-from tilewright.compiler.contraction import place_contraction
 from tilewright.compiler.depthwise import place_depthwise
-from tilewright.compiler.epilogue import place_followed
+from tilewright.compiler.epilogue import place_followed, place_product
 from tilewright.compiler.inplace import updates_in_place
 from tilewright.compiler.library import Call, reason_of, serve
 from tilewright.compiler.options import Options
 from tilewright.compiler.refusals import unrefused
 from tilewright.compiler.report import Decision
+from tilewright.compiler.slices import Lay
 from tilewright.compiler.sources import Begin, Sources
 from tilewright.compiler.strided import is_contiguous
 from tilewright.compiler.varying import sizes_of
@@ -49,7 +49,7 @@ from tilewright.graph.ir import (
 )
 from tilewright.graph.notation import normal
 from tilewright.graph.views import view_of
-from tilewright.kernels import Emitted, emit, tiles
+from tilewright.kernels import Emitted, emit
 from tilewright.memory import Block, MemoryPlan, pack, stacked
 from tilewright.optimize import prepared, staying
 from tilewright.program import (
@@ -73,7 +73,7 @@ from tilewright.program import (
 )
 from tilewright.program import CONSTANT as CONSTANT_BUFFER
 
-_PRODUCTS = (place_winograd, place_accumulated, place_contraction, place_depthwise)
+_PRODUCTS = (place_winograd, place_accumulated, place_product, place_depthwise)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,12 +227,6 @@ class Assembly:
         self.decide(node, "view", f"strides {view.strides} of {view.buffer}")
         return True
 
-    def product(
-        self, made: Emitted, dtype: DType, inputs: tuple[View, ...], output: View, origin: Origin
-    ) -> None:
-        """Add the launch of a matrix product by our kernel, and the tiles that it calls."""
-        self.call(made, tiles(dtype), inputs, (output,), origin)
-
     def call(
         self,
         made: Emitted,
@@ -381,10 +375,14 @@ class Assembly:
             return self, view
         return around.before(replace(view, steps=view.steps[: around.depth]))
 
-    def hoisted(self, view: View, index: Sequence[Expr], loops: Sequence[Loop]) -> View | None:
-        """Copy as `gathered` does, but once before the loop; None where steps change the view."""
+    def hoisted(
+        self, view: View, index: Sequence[Expr], loops: Sequence[Loop], lay: Lay | None
+    ) -> View | None:
+        """Copy as `gathered` or `lay` does, once before the loop; None where steps change it."""
         before, there = self.before(view)
-        return None if before is self else before.gathered(there, index, loops)
+        if before is self:
+            return None
+        return before.gathered(there, index, loops) if lay is None else lay(before, there)
 
     def copy(self, source: View, target: View, reason: str) -> None:
         """Copy one view to another."""

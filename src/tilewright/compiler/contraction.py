@@ -10,23 +10,32 @@ This module does not know how a product is computed; copies are asked for.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tilewright.base.dtypes import F32, DType
-from tilewright.base.expr import Call, Const, Expr, Read, Sym, substitute
+from tilewright.base.expr import Call, Const, Expr, Read, Sym
 from tilewright.base.sizes import least_of, same
 from tilewright.compiler.choices import alone, ask_product, usual_knobs
-from tilewright.compiler.strided import dense_view, grouped, is_contiguous, row_major
+from tilewright.compiler.slices import Hoist, cut, laid_somewhere, nowhere, over, sliced
+from tilewright.compiler.strided import (
+    Place,
+    dense_view,
+    grouped,
+    is_contiguous,
+    laid,
+    placed,
+    row_major,
+)
 from tilewright.graph.classify import Contraction, classify_contraction
 from tilewright.graph.ir import Formula, Loop, Node, TensorType, Value
 from tilewright.graph.notation import normal
 from tilewright.graph.total import fixed
 from tilewright.graph.views import place
 from tilewright.kernels import (
-    LINE,
     LOOPS,
+    PAIRED,
     PRODUCT_DTYPES,
     SLICE,
     SPAN,
@@ -38,6 +47,7 @@ from tilewright.kernels import (
     Tiling,
     emit_product,
     merged,
+    tiles,
 )
 from tilewright.program import KEPT, LibraryCall, View, contiguous, reach, whole
 from tilewright.tune import LIBRARY, library_vector, read_tiling, this_processor
@@ -48,7 +58,6 @@ if TYPE_CHECKING:
 Groups = tuple[tuple[Loop, ...], ...]
 Gather = Callable[[View, Sequence[Expr], Sequence[Loop]], View]
 """gather(view, index, loops) -> a dense tensor over the loops that holds view[index]."""
-Hoist = Callable[[View, Sequence[Expr], Sequence[Loop]], View | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +96,15 @@ def place_contraction(assembly: "Assembly", node: Node, follow: Follow | None = 
     tiling, hoist, why = decided
     if follow and tiling and follow(found, (left, right), tiling, hoist, why):
         return True
+    if tiling and dtype == PAIRED:  # nothing would round the sums
+        if not assembly.options.library:
+            return False
+        tiling = None
     result = assembly.place(node.output)
     views = (left, right, result)
 
     def scratch(loops: Sequence[Loop]) -> View:
-        return assembly.scratch(f"{node.output.name}_product", _over(loops, dtype))
+        return assembly.scratch(f"{node.output.name}_product", over(loops, dtype))
 
     if tiling is not None:
         call = as_product(found, dtype, *views, assembly.gathered, hoist)
@@ -121,12 +134,16 @@ def _decided(
     if library and ours and not (sliced or _is_copied(found, left, right)):
         few = before is assembly and _is_packed_for_few(found, right)
         small = _flops(found) <= SMALL and not few
-        ours = small or _is_better(found, dtype, right, assembly.options.target)
+        if dtype == PAIRED:
+            ours = small and not _is_read_for_few(found)
+        else:
+            ours = small or _is_better(found, dtype, right, assembly.options.target)
     if not (ours or library):
         return None
     if lasts and before.kind == KEPT and (_is_packed(found, right) or _is_spread(found, right)):
         return usual_knobs(assembly.options), assembly.hoisted, "packed once"
     tiling = usual_knobs(assembly.options) if ours else None
+    able = able and dtype in PRODUCT_DTYPES
     tiling, why = _chosen(assembly, node, found, views, tiling) if able else (tiling, "")
     return tiling, assembly.hoisted if sliced else nowhere, why
 
@@ -168,7 +185,8 @@ def _add(assembly: "Assembly", node: Node, call: MatrixCall, tiling: Tiling, why
     why = f"; {why}" if why else ""
     if isinstance(call.by, Product):
         kernel = emit_product(call.by, tiling)
-        assembly.product(kernel, call.by.dtype, call.inputs, call.output, node.origin)
+        function = tiles(call.by.dtype)
+        assembly.call(kernel, function, call.inputs, (call.output,), node.origin)
         reason = f"{kernel.recipe}: {kernel.name}{why}"
         assembly.decide(node, "kernel", reason, kernel.flops, kernel.bytes)
         return kernel.name
@@ -209,7 +227,9 @@ def operands_of(node: Node) -> dict[str, Value]:
 def is_ours(found: Contraction, dtype: DType) -> bool:
     """Say whether a kernel of ours can compute a matrix product."""
     loops = (*found.batch, *found.m, *found.n, *found.k)
-    if dtype not in PRODUCT_DTYPES or any(type(fixed(loop.extent)) is not int for loop in loops):
+    if dtype not in (*PRODUCT_DTYPES, PAIRED) or any(
+        type(fixed(loop.extent)) is not int for loop in loops
+    ):
         return False
     if _volume(found.k) == 0 or not math.isfinite(found.scale):
         return False  # nothing would write the zeros of an empty sum; C has no literal for infinity
@@ -240,6 +260,11 @@ def _is_packed_for_few(found: Contraction, right: View) -> bool:
     """Say whether most of the time would go into packing the right operand for a few rows."""
     few = _volume(found.m) < FEW and _volume((*found.n, *found.k)) >= MUCH
     return few and _is_packed(found, right)
+
+
+def _is_read_for_few(found: Contraction) -> bool:
+    """Say whether most of the time would go into reading the right operand for some rows."""
+    return _volume(found.m) < 2 * FEW and _volume((*found.n, *found.k)) >= LARGE
 
 
 def _is_better(found: Contraction, dtype: DType, right: View, target: str) -> bool:
@@ -281,13 +306,13 @@ def _is_better_sliced(found: Contraction, *, carried: bool) -> bool:
 def _is_laid_once(found: Contraction, dtype: DType, views: tuple[View, View, View]) -> bool:
     """Say whether our kernel can read a copy of the right operand, made once for many runs."""
     plain = as_product(found, dtype, *views, row_major, nowhere)
-    return as_product(found, dtype, *views, row_major, row_major) != plain
+    return as_product(found, dtype, *views, row_major, laid_somewhere) != plain
 
 
 def kernel_of(node: Node) -> Emitted | None:
     """Return our kernel of a matrix product of contiguous operands; None if it is none of ours."""
     found, dtype = product_in(node), node.output.type.dtype
-    if found is None or not is_ours(found, dtype):
+    if found is None or dtype not in PRODUCT_DTYPES or not is_ours(found, dtype):
         return None
     types = {name: value.type for name, value in operands_of(node).items()}
     left, right = (dense_view(types[r.tensor], r.tensor) for r in (found.left, found.right))
@@ -295,10 +320,6 @@ def kernel_of(node: Node) -> Emitted | None:
     call = as_product(found, dtype, left, right, result, row_major, nowhere)
     assert isinstance(call.by, Product), "it was asked for"
     return emit_product(call.by)
-
-
-def nowhere(_: View, __: Sequence[Expr], ___: Sequence[Loop]) -> None:
-    """Hoist nothing: there is no loop around."""
 
 
 def as_product(
@@ -318,7 +339,7 @@ def as_product(
     batch, m, n, k = found.batch, found.m, found.n, found.k
 
     def operand(view: View, read: Read, loops: tuple[Loop, ...]) -> Place:
-        return placed(view, read.index, loops) or _laid(gather(view, read.index, loops), loops)
+        return placed(view, read.index, loops) or laid(gather(view, read.index, loops), loops)
 
     c = placed(result, found.target, (*batch, *m, *n))
     assert c is not None, "the target of a contraction is affine"
@@ -331,41 +352,17 @@ def as_product(
         # The transpose of the product is that of its operands' transposes, the other way round.
         a, b, m, n = b, a, n, m
     else:
-        sliced = _sliced(found, right, hoist, LINE // dtype.bytes)
-        if sliced is not None:
-            (b, slices), step = sliced, c.strides[n[0].name]
-            steps = step * fixed(slices[1].extent), step
-            strides = zip((loop.name for loop in slices), steps, strict=True)
-            c, n = replace(c, strides={**c.strides, **dict(strides)}), slices
+        found_b = sliced(found, right, hoist, dtype)
+        if found_b is not None:
+            b, slices, terms = found_b
+            c, n = cut(c, n[-1], slices), slices
+            a, k = cut(a, k[-1], terms), (*k[:-1], *terms)
     outer = tuple(
         (fixed(x.extent), a.strides[x.name], b.strides[x.name], c.strides[x.name]) for x in batch
     )
     roles = _role(m, a, c), _role(n, b, c), _role(k, a, b)
     product = Product(dtype, outer, *roles, found.scale)
     return MatrixCall(product, (a.view, b.view), c.view, direct=True, turned=turned)
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where some loops go in memory: the view over them, and the stride of each by its name."""
-
-    view: View
-    strides: Mapping[str, int]
-
-
-def placed(view: View, index: Sequence[Expr], loops: Sequence[Loop]) -> Place | None:
-    """Return where a read goes; None where no strides say it."""
-    extents = {loop.name: fixed(loop.extent) for loop in loops}
-    found = place(index, view.strides, list(extents), extents, view.offset)
-    if found is None:
-        return None
-    shape = tuple(extents.values())
-    there = replace(view, shape=shape, strides=found.strides, offset=found.offset)
-    return Place(there, dict(zip(extents, found.strides, strict=True)))
-
-
-def _laid(dense: View, loops: Sequence[Loop]) -> Place:
-    return Place(dense, dict(zip((x.name for x in loops), dense.strides, strict=True)))
 
 
 def _role(loops: Sequence[Loop], one: Place, two: Place) -> Role:
@@ -384,26 +381,6 @@ def _is_better_turned(rows: Role, columns: Role) -> bool:
         return run >= RUN, extent if operand == 1 else 0
 
     return value(rows) > value(columns)
-
-
-def _sliced(
-    found: Contraction, right: View, hoist: Hoist, wide: int
-) -> tuple[Place, tuple[Loop, ...]] | None:
-    """Let the right operand lie as tiles read it, if that is done once for all steps of a loop.
-
-    Returns where it lies, as [batch.., slices, k, wide], and the two loops over its columns.
-    """
-    if len(found.n) != 1 or fixed(found.n[0].extent) % wide:
-        return None
-    if 0 in right.strides:  # it would be copied again for each batch
-        return None
-    across = found.n[0]
-    outer, inner = Loop(across.name, fixed(across.extent) // wide), Loop("within", wide)
-    column = Call("add", (Call("mul", (Sym(outer.name), Const(wide))), Sym(inner.name)))
-    index = tuple(substitute(entry, {across.name: column}) for entry in found.right.index)
-    loops = (*found.batch, outer, *found.k, inner)
-    dense = hoist(right, index, loops)
-    return None if dense is None else (_laid(dense, loops), (outer, inner))
 
 
 def as_matrices(
@@ -494,7 +471,3 @@ def _spread(
     if scale != 1.0:
         value = Call("mul", (value, Const(scale)))
     return normal(Formula(("x",), tuple(loops), target, "=", value, type_))
-
-
-def _over(loops: Sequence[Loop], dtype: DType) -> TensorType:
-    return TensorType(tuple(loop.extent for loop in loops), dtype)

@@ -7,16 +7,20 @@ This module does not know how a product or what follows is computed (`kernels`).
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tilewright.base.expr import Const, Sym
-from tilewright.compiler.contraction import Hoist, as_product, nowhere, place_contraction
+from tilewright.base.expr import Const, Read, Sym
+from tilewright.compiler.contraction import as_product, place_contraction
+from tilewright.compiler.slices import Hoist, nowhere
 from tilewright.compiler.strided import dense_view, is_contiguous, row_major
 from tilewright.compiler.winograd import place_winograd
 from tilewright.graph.classify import Contraction
-from tilewright.graph.ir import Node
+from tilewright.graph.ir import FORMULA, FUSED, Formula, Graph, Loop, Node, Value
+from tilewright.graph.notation import normal
 from tilewright.kernels import (
+    PAIRED,
     Epilogue,
     Product,
     Tiling,
@@ -30,6 +34,20 @@ from tilewright.program import View
 
 if TYPE_CHECKING:
     from tilewright.compiler.assemble import Assembly
+
+
+def place_product(assembly: "Assembly", node: Node) -> bool:
+    """Add what computes a node if it is a matrix product; sums of pairs are rounded after it."""
+    type_ = node.output.type
+    if type_.dtype != PAIRED or any(type(extent) is not int for extent in type_.shape):
+        return place_contraction(assembly, node)
+    loops = tuple(Loop(f"i{dim}", extent) for dim, extent in enumerate(type_.shape))
+    index = tuple(Sym(loop.name) for loop in loops)
+    copy = normal(Formula(("x",), loops, index, "=", Read("x", index), type_))
+    x, y = Value("x", type_), Value("y", type_)
+    body = Graph("round", (x,), (Node(FORMULA, (x,), (y,), formula=copy),), (y,))
+    after = Node(FUSED, (node.output,), node.outputs, graphs=(body,), origin=node.origin)
+    return place_contraction(assembly, node, partial(_place_both, assembly, node, after))
 
 
 def place_followed(assembly: "Assembly", node: Node) -> bool:
@@ -73,10 +91,11 @@ def _place_both(
         return False
     assert isinstance(trial.by, Product), "a kernel of ours was asked for"
     outputs = [assembly.place(value) for value in after.outputs]
-    home = _home(assembly, node, after)
+    home = None if dtype == PAIRED else _home(assembly, node, after)
     if home is None and keeps(trial.by, tiling):
         home = len(outputs)
-        outputs.append(assembly.scratch(node.output.name, node.output.type))
+        sums = replace(node.output.type, dtype=dtype.compute)
+        outputs.append(assembly.scratch(node.output.name, sums))
     result = dense_view(node.output.type) if home is None else outputs[home]
     call = as_product(product, dtype, *operands, result, assembly.gathered, hoist)
     assert isinstance(call.by, Product) and call.turned == trial.turned, "it was tried"

@@ -6,13 +6,14 @@ walking with one stride.  A view whose groups do not merge needs a copy, which t
 This module knows shapes and strides only.
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from tilewright.base.expr import Expr
 from tilewright.base.sizes import same
 from tilewright.graph.ir import Loop, TensorType
 from tilewright.graph.total import fixed
+from tilewright.graph.views import place
 from tilewright.program import View, contiguous
 
 
@@ -68,3 +69,27 @@ def row_major(view: View, _: Sequence[Expr], loops: Sequence[Loop]) -> View:
     """Return the view of a copy over loops that is not made."""
     shape = tuple(fixed(loop.extent) for loop in loops)
     return View(view.buffer, shape, contiguous(shape))
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where some loops go in memory: the view over them, and the stride of each by its name."""
+
+    view: View
+    strides: Mapping[str, int]
+
+
+def placed(view: View, index: Sequence[Expr], loops: Sequence[Loop]) -> Place | None:
+    """Return where a read goes; None where no strides say it."""
+    extents = {loop.name: fixed(loop.extent) for loop in loops}
+    found = place(index, view.strides, list(extents), extents, view.offset)
+    if found is None:
+        return None
+    shape = tuple(extents.values())
+    there = replace(view, shape=shape, strides=found.strides, offset=found.offset)
+    return Place(there, dict(zip(extents, found.strides, strict=True)))
+
+
+def laid(dense: View, loops: Sequence[Loop]) -> Place:
+    """Return where the elements of a dense tensor over some loops lie."""
+    return Place(dense, dict(zip((x.name for x in loops), dense.strides, strict=True)))

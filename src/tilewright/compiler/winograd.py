@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 from tilewright.base.dtypes import DType
 from tilewright.compiler.choices import usual_knobs
-from tilewright.compiler.contraction import Place, operands_of, placed, product_in
+from tilewright.compiler.contraction import operands_of, product_in
+from tilewright.compiler.strided import Place, placed
 from tilewright.graph.classify import Contraction
 from tilewright.graph.convolution import Convolution
 from tilewright.graph.ir import Loop, Node, TensorType

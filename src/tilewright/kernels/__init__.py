@@ -35,6 +35,7 @@ from tilewright.kernels.contraction import (
     blocks,
     described_product,
     emit_product,
+    emit_slices,
     grouped_rows,
     keeps,
     merged,
@@ -44,6 +45,7 @@ from tilewright.kernels.contraction import (
     tiles,
     usual_tiling,
 )
+from tilewright.kernels.contraction import PAIRED as PAIRED
 from tilewright.kernels.contraction import RECIPE as PRODUCT_RECIPE
 from tilewright.kernels.demands import Demand, Demands, demands
 from tilewright.kernels.depthwise import (
@@ -85,6 +87,7 @@ __all__ = [
     "ATTENTION_RECIPE",
     "FLAGS",
     "KNOB_LIMITS",
+    "PAIRED",
     "PRODUCT_DTYPES",
     "PRODUCT_RECIPE",
     "LINE",
@@ -124,6 +127,7 @@ __all__ = [
     "emit_transformed_tangent",
     "emit_naive",
     "emit_product",
+    "emit_slices",
     "emit_winograd",
     "emit_winograd_at_once",
     "emit_winograd_weights",

@@ -34,6 +34,18 @@
 #define LINE 64                 /* bytes of one, in the caches */
 #define BETWEEN (LINE / (long)sizeof(T))        /* rows of a that are copied: a line */
 
+/* Operands are made of O; PAIR of them, a word, are what a tile reads as one term (`pairs.c`). */
+#ifndef PAIR
+#define PAIR 1
+typedef T O;
+#define in_all_lanes(word) ((word) - (V){})     /* x - 0 is x, -0 too */
+#define in_pairs(terms, xt, pairs) 1
+#define pack_terms pack
+#endif
+/* Words as operands lie: they may begin at any element. */
+typedef T Near __attribute__((aligned(sizeof(O)), may_alias));
+typedef T Row __attribute__((vector_size(VECTOR), aligned(sizeof(O)), may_alias));
+
 /* Whether the vectors of a tile lie side by side in b: where they are shorter than a line of cache.
    Longer ones may lie in lines that are `apart`, as slices of a line's columns have them. */
 #define BESIDE (PANEL * sizeof(T) <= 64)
@@ -59,6 +71,8 @@ typedef struct {
 
 /* A sum and a product, rounded once.  As one instruction: GCC makes others of the operators too, which
    leave sums in other registers, and moves that bring them back. */
+#ifndef add_product
+#define add_product(sum, x, y) ((sum) += (x) * (y))
 #if defined(__x86_64__) && defined(__FMA__) && !defined(__clang__)
 #define MULTIPLY_ADD(KIND, sum, x, y)                                                             \
   __asm__("vfmadd231" KIND " %2, %1, %0" : "+v"(sum) : "v"(x), "v"(y))
@@ -68,7 +82,8 @@ typedef struct {
 #define multiply_add(...) MULTIPLY_ADD("pd", __VA_ARGS__)
 #endif
 #else
-#define multiply_add(sum, x, y) ((sum) += (x) * (y))
+#define multiply_add add_product
+#endif
 #endif
 
 /* Ask the second cache for what is packed next. */
@@ -108,11 +123,11 @@ inlined void tile(const int rows, const int wide, const Stack *stack, const T *a
     some = least(rest > half ? rest - half : rest, stretch);
     for (long turns = some; turns > 0; turns--) unrolled for (int s = 0; s < 2; s++) {
       V right[WIDE];
-      unrolled for (int j = 0; j < wide; j++) right[j] = *(const V *)(b + j * bj);
+      unrolled for (int j = 0; j < wide; j++) right[j] = *(const Row *)(b + j * bj);
       unrolled for (int j = 0; j < wide; j++) in_register(right[j]);
       unrolled for (int i = 0; i < rows; i++) {
-        const V left = a[i * ai] - (V){};               /* in all lanes; x - 0 is x, -0 too */
-        if (wide == 1) sum[i][0] += left * right[0];    /* by an instruction that reads left, too */
+        const V left = in_all_lanes(a[i * ai]);           /* in all lanes */
+        if (wide == 1) add_product(sum[i][0], left, right[0]);  /* whose instruction reads left, too */
         else unrolled for (int j = 0; j < wide; j++) multiply_add(sum[i][j], left, right[j]);
       }
       if (rows * wide == 1) in_register(sum[0][0]);
@@ -126,8 +141,8 @@ inlined void tile(const int rows, const int wide, const Stack *stack, const T *a
       }
   }
   if (depth % 2) unrolled for (int i = 0; i < rows; i++) {
-    const V left = a[i * ai] - (V){};
-    unrolled for (int j = 0; j < wide; j++) sum[i][j] += left * *(const V *)(b + j * bj);
+    const V left = in_all_lanes(a[i * ai]);
+    unrolled for (int j = 0; j < wide; j++) add_product(sum[i][j], left, *(const Row *)(b + j * bj));
   }
   if (half) unrolled for (int i = 0; i < rows; i++) unrolled for (int j = 0; j < wide; j++)
     sum[i][j] += first[i][j];
@@ -179,9 +194,9 @@ inlined void broad(const int rows, const Stack *stack, const T *a) {
   for (long rest = stack->depth; rest > 0; rest = rest > half ? half : 0) {
     for (long t = rest > half ? rest - half : rest; t > 0; t--, a += stack->at, b += stack->bt)
       unrolled for (int j = 0; j < wide; j++) {
-        const V right = *(const V *)(b + j * LANES);
+        const V right = *(const Row *)(b + j * LANES);
         unrolled for (int i = 0; i < rows; i++) {
-          const V left = a[i * stack->ai] - (V){};
+          const V left = in_all_lanes(a[i * stack->ai]);
           multiply_add(sum[i][j], left, right);
         }
       }
@@ -252,7 +267,7 @@ static int even(const int *x, long n, long step) {
 /* p[t * step + j] = x[xt[t] + j] for j < n, so many bytes at a time: not more than there are. */
 #define COPY(BYTES)                                                                              \
   typedef char Bytes##BYTES __attribute__((vector_size(BYTES), aligned(1), may_alias));          \
-  inlined void copy##BYTES(long depth, long n, const T *x, const int *xt, T *restrict p,         \
+  inlined void copy##BYTES(long depth, long n, const O *x, const int *xt, T *restrict p,         \
                            long step) {                                                          \
     const long size = n * sizeof(T);                                                             \
     for (long t = 0; t < depth; t++) {                                                           \
@@ -295,31 +310,31 @@ typedef int Lanes __attribute__((vector_size(VECTOR)));
 #endif
 #define EACH_OTHER(low, high, which) __builtin_shuffle(__builtin_shuffle(low, high, which), mended)
 
-/* LANES elements that lie `step` apart, one or two, in one run or in two of which the second lies
+/* LANES words that lie `step` apart, one or two, in one run or in two of which the second lies
    behind, as in images whose windows are so far apart. */
 typedef struct { int step, first, second; Lanes in_first; } Picked;
 
-/* Says how elements at these offsets lie; returns whether they lie so. */
+/* Says how words at these offsets lie; returns whether they lie so. */
 inlined int picks(const int *at, Picked *p) {
-  const int step = at[1] - at[0] == 1 ? 1 : 2, first = at[0];
-  const int second = at[LANES - 1] - step * (int)(LANES - 1);
+  const int step = at[1] - at[0] == PAIR ? 1 : 2, apart = step * PAIR, first = at[0];
+  const int second = at[LANES - 1] - apart * (int)(LANES - 1);
   int fits = second >= first;
   for (int j = 0; j < LANES; j++) {
-    p->in_first[j] = -(at[j] == first + step * j);
-    fits &= p->in_first[j] | (at[j] == second + step * j);
+    p->in_first[j] = -(at[j] == first + apart * j);
+    fits &= p->in_first[j] | (at[j] == second + apart * j);
   }
   p->step = step, p->first = first, p->second = second;
   return fits;
 }
 
-#define LOADED(from) (*(const V *)(from))
+#define LOADED(from) (*(const Row *)(from))
 
-/* Such elements of x; step and runs are known where it is called.  Nothing is read but what lies
-   between the first element and the last. */
-inlined V picked(const int step, const int runs, const T *x, const Picked *p) {
+/* Such words of x; step and runs are known where it is called.  Nothing is read but what lies
+   between the first word and the last. */
+inlined V picked(const int step, const int runs, const O *x, const Picked *p) {
   const Lanes others = OTHERS, mended = MENDED;
-  const T *from = x + p->first, *behind = x + p->second;
-#define FROM(y) (step == 1 ? LOADED(y) : EACH_OTHER(LOADED(y), LOADED((y) + LANES - 1), others))
+  const O *from = x + p->first, *behind = x + p->second;
+#define FROM(y) (step == 1 ? LOADED(y) : EACH_OTHER(LOADED(y), LOADED((y) + (LANES - 1) * PAIR), others))
   const V one = FROM(from);
   if (runs == 1) return one;
   return (V)(((Lanes)one & p->in_first) | ((Lanes)FROM(behind) & ~p->in_first));
@@ -327,7 +342,7 @@ inlined V picked(const int step, const int runs, const T *x, const Picked *p) {
 
 /* p[t * step + j] = x[xt[t] + xj[j]] for j < LANES where these columns lie two apart, in a run or
    two.  Returns whether they do. */
-static int pack_others(long depth, const T *x, const int *xt, const int *xj, T *restrict p,
+static int pack_others(long depth, const O *x, const int *xt, const int *xj, T *restrict p,
                        long step) {
   const Lanes evens = EVENS, odds = evens + 1, mended = MENDED;
   Picked of;
@@ -337,9 +352,9 @@ static int pack_others(long depth, const T *x, const int *xt, const int *xj, T *
     return 1;
   }
   for (long t = 0; t < depth; t++) {
-    const T *from = x + xt[t];
-    if (t + 1 < depth && xt[t + 1] == xt[t] + 1) {      /* what lies between are the next term's */
-      const V low = LOADED(from + of.first), high = LOADED(from + of.first + LANES);
+    const O *from = x + xt[t];
+    if (t + 1 < depth && xt[t + 1] == xt[t] + PAIR) {      /* what lies between are the next term's */
+      const V low = LOADED(from + of.first), high = LOADED(from + of.first + LANES * PAIR);
       *(V *)(p + t * step) = EACH_OTHER(low, high, evens);
       *(V *)(p + ++t * step) = EACH_OTHER(low, high, odds);
     } else
@@ -350,19 +365,19 @@ static int pack_others(long depth, const T *x, const int *xt, const int *xj, T *
 #endif
 
 /* p[t * step + j] = x[xt[t] + xj[j]] for j < n; what lies from there to the next multiple of LANES
-   may be overwritten with anything. */
-static void pack(long depth, long n, const T *x, const int *xt, const int *xj, T *restrict p,
+   may be overwritten with anything.  Of pairs, these are all that x holds: where they begin. */
+static void pack(long depth, long n, const O *x, const int *xt, const int *xj, T *restrict p,
                  long step) {
   int start[PANEL + 1] = {0};                           /* of columns that lie together */
-  const int row = even(xj, n, 1);
+  const int row = even(xj, n, PAIR);
   long runs = 1;
   for (long j = 1; j < n && !row && runs * 4 <= n; j++)
-    if (xj[j] != xj[j - 1] + 1) start[runs++] = j;
+    if (xj[j] != xj[j - 1] + PAIR) start[runs++] = j;
   start[runs] = n;
   if (row || runs * 4 <= n) {
     for (long r = 0; r < runs; r++) {
       const long j = start[r], count = start[r + 1] - j, size = count * sizeof(T);
-      const T *from = x + xj[j];
+      const O *from = x + xj[j];
       if (count == PANEL && sizeof(T[PANEL]) >= 64) copy64(depth, PANEL, from, xt, p + j, step);
       else if (size >= 64) copy64(depth, count, from, xt, p + j, step);
       else if (size >= 32) copy32(depth, count, from, xt, p + j, step);
@@ -401,17 +416,33 @@ static void pack(long depth, long n, const T *x, const int *xt, const int *xj, T
       }
 #endif
       for (const long stop = least(depth, t + 16); t < stop; t++)
-        for (long i = j; i < j + have; i++) p[t * step + i] = x[xt[t] + xj[i]];
+        for (long i = j; i < j + have; i++) p[t * step + i] = *(const Near *)(x + xt[t] + xj[i]);
+    }
+  }
+}
+
+/* Columns from left to right of b, laid as tiles read them: slices of a line's columns, one after the
+   other, of all terms. */
+void LAY(const long *across, const long *along, long left, long right, const O *b, T *p) {
+  int bj[BETWEEN], bt[DEPTH * PAIR], none[DEPTH * PAIR];
+  long length = 1;
+  for (long k = 0; k < along[0]; k++) length *= along[3 * k + 1];
+  for (long j = left; j < right; j += BETWEEN) {
+    walk(across, j, BETWEEN, bj, none);
+    for (long t = 0; t < length; t += DEPTH * PAIR) {
+      const long terms = least(length - t, DEPTH * PAIR);
+      walk(along, t, terms, bt, none);
+      pack_terms(terms, BETWEEN, b, bt, bj, p + (j * length + t * BETWEEN) / PAIR, BETWEEN);
     }
   }
 }
 
 /* Panels of columns that lie together, a row of them after the other: memory is read in its order.
    p holds a panel after the other. */
-static __attribute__((noinline)) void pack_rows(long depth, long panels, const T *x, const int *xt,
+static __attribute__((noinline)) void pack_rows(long depth, long panels, const O *x, const int *xt,
                                                 T *restrict p) {
   for (long t = 0; t < depth; t++) {
-    const V *from = (const V *)(x + xt[t]);
+    const Row *from = (const Row *)(x + xt[t]);
     V *to = (V *)(p + t * PANEL);
     for (long k = 0; k < panels; k++, from += WIDE, to += WIDE * depth)
       unrolled for (int j = 0; j < WIDE; j++) to[j] = from[j];
@@ -423,10 +454,10 @@ inlined long before(long q, long height, long taller) { return q * height + leas
 
 /* What is packed next, while tiles ask so many `times`: `outer` times `inner` elements from x on, which
    lie together, `apart` elements from each other. */
-inlined Coming coming_from(const T *x, long inner, long outer, long apart, long times) {
-  const long run = inner / BETWEEN + 1, lines = run * outer;
+inlined Coming coming_from(const O *x, long inner, long outer, long apart, long times) {
+  const long run = inner * (long)sizeof(O) / LINE + 1, lines = run * outer;
   return (Coming){(long)x, lines, (lines + times - 1) / times, run, run,
-                  apart * (long)sizeof(T) - run * LINE};
+                  apart * (long)sizeof(O) - run * LINE};
 }
 
 /* Takes the sums of rows from top to bottom and columns from left to right, a row every `step`. */
@@ -435,21 +466,24 @@ typedef void Then(const void *with, const T *sums, long step, long top, long bot
 
 /* Rows from top to bottom, columns from left to right of a product whose loops are `down`, `across`
    and, of the terms, `along`; their strides are those in (a, c), (b, c) and (a, b).  At a time,
-   `deep` terms are summed, and so many panels of b and tiles of a are packed, as far as there is
-   room.  then: 0, or what takes the sums, with `with`, once they have all their terms; c keeps them
-   until they do, and may be 0 where `deep` terms are all there are. */
+   `deep` words of terms are summed, and so many panels of b and tiles of a are packed, as far as
+   there is room.  then: 0, or what takes the sums, with `with`, once they have all their terms; c
+   keeps them until they do, and may be 0 where `deep` words are all there are. */
 void NAME(const long *down, const long *across, const long *along, long top, long bottom, long left,
-          long right, const T *a, const T *b, T *c, T scale, long deep, long most_panels,
+          long right, const O *a, const O *b, T *c, T scale, long deep, long most_panels,
           long most_tiles, Then *then, const void *with) {
   T packed_b[PACKED_B + LANES] __attribute__((aligned(VECTOR)));
   T packed_a[PACKED_A] __attribute__((aligned(VECTOR)));
   T block[GROUP * ROWS * ABREAST * PANEL] __attribute__((aligned(VECTOR)));
-  int ai[GROUP * ROWS], ci[GROUP * ROWS], bj[COLUMNS], cj[COLUMNS], at[DEPTH], bt[DEPTH];
+  int ai[GROUP * ROWS], ci[GROUP * ROWS], bj[COLUMNS], cj[COLUMNS];
+  int at[DEPTH * PAIR], bt[DEPTH * PAIR], pairs[PAIR == 1 ? 1 : DEPTH];
+  const int *const bw = PAIR == 1 ? bt : pairs;         /* where words of b are */
   const long rows = bottom - top, tiles = (rows + ROWS - 1) / ROWS;
   if (rows <= 0 || right <= left) return;
   const long height = rows / tiles, taller = rows % tiles;
   long length = 1;
   for (long k = 0; k < along[0]; k++) length *= along[3 * k + 1];
+  const long all = (length + PAIR - 1) / PAIR;
   deep = least(deep, DEPTH);
   /* Rows of a that are copied do not fall on the same sets; a packed tile needs no more than they. */
   const long kept = deep + BETWEEN, heap = ROWS * kept;
@@ -458,7 +492,7 @@ void NAME(const long *down, const long *across, const long *along, long top, lon
   const long together = least(most_panels, alone ? PASSING : COLUMNS / PANEL);
   const long columns = least(together, PACKED_B / (PANEL * deep));
   const long panels = (right - left + PANEL - 1) / PANEL;
-  const long turns = (panels + columns - 1) / columns, steps = (length + deep - 1) / deep;
+  const long turns = (panels + columns - 1) / columns, steps = (all + deep - 1) / deep;
   /* A lone group of rows is packed once for all columns, before it goes on to the next terms. */
   for (long round = 0; round < turns * steps; round++) {
     const long turn = alone ? round % turns : round / steps;
@@ -466,31 +500,33 @@ void NAME(const long *down, const long *across, const long *along, long top, lon
     const long n = left + panels * turn / turns * PANEL;
     const long some = least(right, left + panels * (turn + 1) / turns * PANEL) - n;
     const int in_row = walk(across, n, some, bj, cj);
-    const int near_b = in_row && across[3 * across[0] - 1] == 1;
+    const int near_b = in_row && across[3 * across[0] - 1] == PAIR;
     const int near_c = in_row && across[3 * across[0]] == 1;
-    const long depth = least(length - t, deep);
+    const long depth = least(all - t, deep), terms = least(length - t * PAIR, deep * PAIR);
     /* Once all terms are summed: a sum and then a product are never rounded as one. */
-    const int last = t + depth == length, taken = last && then;
+    const int last = t + depth == all, taken = last && then;
     const T factor = last ? scale : 1;
-    const int equal = walk(along, t, depth, at, bt);
-    const long step_a = depth > 1 ? at[1] - at[0] : 1, step_b = depth > 1 ? bt[1] - bt[0] : 1;
-    const int steady = equal || even(at, depth, step_a);
+    const int equal = walk(along, t * PAIR, terms, at, bt), full = terms % PAIR == 0;
+    const int paired = in_pairs(terms, bt, pairs) && full;
+    const long step_a = terms > 1 ? at[1] - at[0] : 1;
+    const long step_b = depth > 1 ? bw[1] - bw[0] : PAIR;
+    const int steady = equal || even(at, terms, step_a);
     /* Memory holds rows of b as tiles want them; but where many tiles read rows that are far
        apart. */
-    const long spread = __builtin_labs(step_b);
-    const int dense = (rows <= FEW(spread) * ROWS || spread < SPREAD) &&
-                      (equal || even(bt, depth, step_b));
-    const long beside = near_b && !dense ? some / PANEL * PANEL : 0;
-    pack_rows(depth, beside / PANEL, b + bj[0], bt, packed_b);
+    const long spread = __builtin_labs(step_b) / PAIR;
+    const int dense = (rows <= FEW(spread) * ROWS || spread < SPREAD) && paired &&
+                      step_b % PAIR == 0 && (equal || even(bw, depth, step_b));
+    const long beside = near_b && paired && !dense ? some / PANEL * PANEL : 0;
+    pack_rows(depth, beside / PANEL, b + bj[0], bw, packed_b);
     int direct[COLUMNS / PANEL];                        /* panels of b that are not packed */
     for (long j = 0; j < some; j += PANEL) {
       const long have = least(some - j, PANEL), width = (have + LANES - 1) / LANES * LANES;
       int vectors = have == width;
       for (long k = j; k < j + width && vectors && !near_b; k += BESIDE ? width : LANES)
-        vectors = even(bj + k, BESIDE ? width : LANES, 1);
-      direct[j / PANEL] = dense && vectors;
+        vectors = even(bj + k, BESIDE ? width : LANES, PAIR);
+      direct[j / PANEL] = dense && vectors && (width == LANES || (bj[j + LANES] - bj[j]) % PAIR == 0);
       if (!direct[j / PANEL] && j >= beside)
-        pack(depth, have, b, bt, bj + j, packed_b + j * depth, width);
+        pack_terms(terms, have, b, bt, bj + j, packed_b + j * depth, width);
     }
     for (long group = 0; group < tiles; group += group_tiles) {
       const long end = least(group + group_tiles, tiles), above = before(group, height, taller);
@@ -500,20 +536,25 @@ void NAME(const long *down, const long *across, const long *along, long top, lon
       const int in_step = equal || even(ci, count, next_c);
       /* A tile reads few of a column's elements at a time, and comes back for the others. */
       const long jump = step_a == 1 ? next_a : 2 * step_a;
-      const int far = __builtin_labs(jump) >= FAR;
+      const int far = __builtin_labs(jump) >= FAR * PAIR;
       const long meeting = alone ? right - left : some;
       const int steps_a = steady && (equal || even(ai, count, next_a));
-      const int turned = !steps_a || (far && meeting > 2 * PANEL);
+      const int words = PAIR == 1 || (step_a == 1 && full && next_a % PAIR == 0);
+      const int turned = !steps_a || !words || (far && meeting > 2 * PANEL);
       const int copied = turned && steady && step_a == 1;     /* rows as they lie, nearer */
       const int packed = turned && !copied, held = alone && turn > 0;
-      for (long i = 0; copied && !held && i < count; i++)
-        __builtin_memcpy(packed_a + i * kept, a + at[0] + ai[i], depth * sizeof(T));
+      for (long i = 0; copied && !held && i < count; i++) {
+        O *to = (O *)(packed_a + i * kept);
+        __builtin_memcpy(to, a + at[0] + ai[i], terms * sizeof(O));
+        if (!full) to[terms] = 0;
+      }
       const long chunk = step_a == 1 ? deep : CHUNK;
       for (long s = 0; packed && !held && s < depth; s += chunk)
         for (long q = group; q < end; q++) {
           const long i = before(q, height, taller) - above, high = height + (q < taller);
           T *to = packed_a + (q - group) * heap + s * high;
-          pack(least(depth - s, chunk), high, a, at + s, ai + i, to, high);
+          const long count = least(terms - s * PAIR, chunk * PAIR);
+          pack_terms(count, high, a, at + s * PAIR, ai + i, to, high);
         }
       /* Next are the rows below, or those from the top with the terms that follow. */
       const int ends = end == tiles, stay = alone && turn + 1 < turns;
@@ -522,9 +563,9 @@ void NAME(const long *down, const long *across, const long *along, long top, lon
         const long start = ends ? 0 : end, stop = least(start + group_tiles, tiles);
         const long below = before(stop, height, taller) - before(start, height, taller);
         const long times = (some + PANEL - 1) / PANEL * (end - group) * height;
-        const T *next = a + ai[0] + at[0] + (ends ? depth * step_a - above * next_a : count * next_a);
-        coming = step_a == 1 ? coming_from(next, depth, below, next_a, times)
-                             : coming_from(next, below, depth, step_a, times);
+        const O *next = a + ai[0] + at[0] + (ends ? terms * step_a - above * next_a : count * next_a);
+        coming = step_a == 1 ? coming_from(next, terms, below, next_a, times)
+                             : coming_from(next, below, terms, step_a, times);
       }
       const int are_few = rows <= FEW_ROWS && dense && near_b && near_c && in_step && c && !taken;
       const long breadth = are_few ? MANY / rows / WIDE * PANEL : PANEL;
@@ -532,9 +573,10 @@ void NAME(const long *down, const long *across, const long *along, long top, lon
         const int is_broad = are_few && some - j >= breadth;
         have = is_broad ? breadth : least(some - j, PANEL);
         const long width = (have + LANES - 1) / LANES * LANES;
-        const T *y = direct[j / PANEL] ? b + bt[0] + bj[j] : packed_b + j * depth;
-        const long step = direct[j / PANEL] ? step_b : width;
-        const long apart = direct[j / PANEL] && width > LANES ? bj[j + LANES] - bj[j] : LANES;
+        const T *y = direct[j / PANEL] ? (const T *)(b + bt[0] + bj[j]) : packed_b + j * depth;
+        const long step = direct[j / PANEL] ? step_b / PAIR : width;
+        const long apart =
+            direct[j / PANEL] && width > LANES ? (bj[j + LANES] - bj[j]) / PAIR : LANES;
         const long next = width > LANES ? cj[j + LANES] - cj[j] : LANES;
         int whole = in_step && have == width;
         for (long k = 0; k < width && whole && !near_c; k += LANES)
@@ -544,8 +586,8 @@ void NAME(const long *down, const long *across, const long *along, long top, lon
           stop = q < taller ? least(taller, end) : end;
           const T *x = copied   ? packed_a + i * kept
                        : packed ? packed_a + (q - group) * heap
-                                : a + ai[i] + at[0];
-          const long row_a = copied ? kept : packed ? 1 : next_a;
+                                : (const T *)(a + ai[i] + at[0]);
+          const long row_a = copied ? kept : packed ? 1 : next_a / PAIR;
           T *sums = block + (i * ABREAST + j / PANEL % ABREAST) * PANEL;
           const Tile own = {sums, ABREAST * PANEL, LANES};
           const Tile there = whole && c ? (Tile){c + ci[i] + cj[j], next_c, next} : own;

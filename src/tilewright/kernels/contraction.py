@@ -14,12 +14,13 @@ import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tilewright.base.dtypes import F32, F64, DType
+from tilewright.base.dtypes import BF16, F32, F64, DType
 from tilewright.kernels.body import volume
 from tilewright.kernels.emit import PARTS, Emitted, even, named
 from tilewright.kernels.epilogue import Following
 
 DTYPES = (F32, F64)
+PAIRED = BF16  # tiles read two terms at once, and sums are F32
 SLICE = 32  # columns of a block come in multiples of it: of a tile's width on any machine
 LINE = 64  # bytes of b that one step over the terms finds together: tiles read whole lines in turn
 SPAN = 2**31  # elements that a tensor has less than, from the first to the last
@@ -34,8 +35,9 @@ LOOPS = 16  # that rows, columns or terms run through, at most
 TILE_ROWS, TILE_VECTORS = {16: 4, 32: 6, 64: 14}, 2  # as in vectors.c, by the bytes of a vector
 RECIPE = 5  # grows when what was measured of it no longer holds
 PART_FLOPS = 250_000  # below, a part is not worth a thread's attention
+PART_BYTES = 65536  # likewise, of what is laid as tiles read it
 _TEXT = Path(__file__).with_suffix(".c")
-_VECTORS = _TEXT.with_name("vectors.c")
+_VECTORS, _PAIRS = _TEXT.with_name("vectors.c"), _TEXT.with_name("pairs.c")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,16 @@ class Product:
     scale: float = 1.0
 
     @property
+    def word(self) -> int:
+        """Bytes of what a tile reads as one term: of a pair of them, in PAIRED."""
+        return self.dtype.compute.bytes
+
+    @property
+    def words(self) -> int:
+        """How many such an element of c has."""
+        return -(-count(self.terms) * self.dtype.bytes // self.word)
+
+    @property
     def flops(self) -> int:
         """Products and sums."""
         return 2 * count(self.batch) * count(self.rows) * count(self.columns) * count(self.terms)
@@ -118,19 +130,22 @@ def merged(role: Role) -> Role:
 @functools.cache
 def tiles(dtype: DType) -> tuple[str, str]:
     """Return the name and the text of the C function that multiplies blocks of an element type."""
-    name = f"contract_{dtype.name}_{hashlib.sha256(_source().encode()).hexdigest()[:16]}"
+    name = f"contract_{dtype.name}_{hashlib.sha256(_source(dtype).encode()).hexdigest()[:16]}"
     return name, contraction_text(dtype, name)
 
 
 def contraction_text(dtype: DType, name: str) -> str:
     """Return `contraction.c` for an element type; its function has this name."""
-    given = {"ELEMENT": dtype.c, "NAME": name, "SINGLE": str(int(dtype == F32))}
+    sums = dtype.compute
+    given = {"ELEMENT": sums.c, "NAME": name, "LAY": f"{name}_slices"}
+    given |= {"SINGLE": str(int(sums == F32))}
     lines = [f"#define {macro} {meaning}" for macro, meaning in given.items()]
-    return "\n".join((*lines, _source()))
+    return "\n".join((*lines, _source(dtype)))
 
 
-def _source() -> str:
-    return vectors_text() + _TEXT.read_text(encoding="utf-8")
+def _source(dtype: DType) -> str:
+    texts = (_PAIRS, _TEXT) if dtype == PAIRED else (_TEXT,)
+    return vectors_text() + "".join(text.read_text(encoding="utf-8") for text in texts)
 
 
 def vectors_text() -> str:
@@ -140,13 +155,13 @@ def vectors_text() -> str:
 
 def tile_shape(dtype: DType, vector: int) -> tuple[int, int]:
     """Return the rows and columns of a tile, where a vector has so many bytes."""
-    return TILE_ROWS[vector], TILE_VECTORS * vector // dtype.bytes
+    return TILE_ROWS[vector], TILE_VECTORS * vector // dtype.compute.bytes
 
 
 def grouped_rows(product: Product, tiling: Tiling, tile: tuple[int, int]) -> int:
     """Return how many rows at most meet a panel of b before it is the next one's turn."""
     height, _ = tile
-    room = ROOM_A // (height * (tiling.depth * product.dtype.bytes + LINE))
+    room = ROOM_A // (height * (tiling.depth * product.word + LINE))
     return min(tiling.tiles, room) * height
 
 
@@ -155,12 +170,12 @@ def packed_columns(product: Product, tiling: Tiling, tile: tuple[int, int], rows
     _, width = tile
     alone = rows <= grouped_rows(product, tiling, tile)
     most = min(tiling.panels, PASSING) if alone else tiling.panels
-    return min(most, ROOM_B // (tiling.depth * width * product.dtype.bytes)) * width
+    return min(most, ROOM_B // (tiling.depth * width * product.word)) * width
 
 
 def keeps(product: Product, tiling: Tiling) -> bool:
     """Say whether c is needed for sums that lack terms, though something else takes them then."""
-    return count(product.terms) > tiling.depth
+    return product.words > tiling.depth
 
 
 def emit_product(
@@ -171,8 +186,9 @@ def emit_product(
 ) -> Emitted:
     """Return the kernel of a matrix product, and of what follows it where its elements are.
 
-    `tiles` gives the function that it calls.  result: which pointer is c; None where there is none,
-    as nothing `keeps` sums in it.
+    `tiles` gives the function that it calls.  c holds sums in the type that is computed in: those
+    of PAIRED what follows has to round.  result: which pointer is c; None where there is none, as
+    nothing `keeps` sums in it.
     """
     roles = {
         "rows": merged(product.rows),
@@ -182,19 +198,19 @@ def emit_product(
     down, across = blocks(product, tiling)
     function, _ = tiles(product.dtype)
     units = count(product.batch) * down * across
-    c = product.dtype.c
+    given, c = product.dtype.c, product.dtype.compute.c
     text = () if following is None else following.text
     into = "0" if result is None else f"p[{result}]"
     lines = [
         f"/* {described_product(product)} */",
         *text,
         f"extern void {function}(const long *, const long *, const long *, long, long, long, long,",
-        f"    const {c} *, const {c} *, {c} *, {c}, long, long, long,",
+        f"    const {given} *, const {given} *, {c} *, {c}, long, long, long,",
         f"    void (*)(const void *, const {c} *, long, long, long, long, long), const void *);",
         "int KERNEL(char **p, long part, long end, long parts)",
         "{",
         *(f"    {_table(name, role)}" for name, role in roles.items()),
-        f"    const {c} *p0 = (const {c} *)p[0], *p1 = (const {c} *)p[1];",
+        f"    const {given} *p0 = (const {given} *)p[0], *p1 = (const {given} *)p[1];",
         f"    {c} *p2 = ({c} *){into};",
         f"    const long last = {units} * end / parts;",
         "    /* Blocks below and beside each other are one: what it packs serves them all. */",
@@ -212,6 +228,42 @@ def emit_product(
     return replace(named(lines, parts, flops, moved, reason), product=(product, tiling))
 
 
+def emit_slices(dtype: DType, batch: Role, columns: Role, terms: Role) -> Emitted:
+    """Return the kernel that lays the right operand of products as tiles read it: [batch.., slices,
+    terms, a line's columns], and pairs of terms side by side where tiles read two at once.
+
+    Columns fill lines, and terms pairs.  batch, columns, terms: with strides in the operand first.
+    """
+    wide, function = LINE // dtype.compute.bytes, f"{tiles(dtype)[0]}_slices"
+    slices, units = count(columns) // wide, count(batch) * count(columns) // wide
+    size, c = count(columns) * count(terms), dtype.compute.c
+    given = f"const {dtype.c} *, {c} *"
+    lines = [
+        f"/* {units} slices of [{count(terms)}, {wide}] {dtype.name} */",
+        f"extern void {function}(const long *, const long *, long, long, {given});",
+        "int KERNEL(char **p, long part, long end, long parts)",
+        "{",
+        f"    {_table('columns', merged(columns))}",
+        f"    {_table('terms', merged(terms))}",
+        f"    for (long u = {units} * part / parts; u < {units} * end / parts; u++) {{",
+        f"        const long s = u % {slices};",
+        f"        long batch = u / {slices}, from = 0;",
+    ]
+    for extent, step, _ in reversed(batch):
+        lines.append(f"        from += batch % {extent} * {step}, batch /= {extent};")
+    lines += [
+        f"        {function}(columns, terms, s * {wide}, (s + 1) * {wide},",
+        f"            (const {dtype.c} *)p[0] + from,",
+        f"            ({c} *)(({dtype.c} *)p[1] + u / {slices} * {size}));",
+        "    }",
+        "    return 0;",
+        "}",
+    ]
+    moved = 2 * count(batch) * size * dtype.bytes
+    parts = even(max(1, min(PARTS, units, moved // PART_BYTES)), units)
+    return named(lines, parts, 0, moved, f"slices of a line: {units} of {count(terms)} terms")
+
+
 def product_extents(product: Product) -> tuple[int, int, int, int]:
     """Return how many iterations batch, rows, columns and terms have."""
     batch, rows, columns = count(product.batch), count(product.rows), count(product.columns)
@@ -227,7 +279,7 @@ def blocks(product: Product, tiling: Tiling) -> tuple[int, int]:
         min(tiling.blocks, product.flops // PART_FLOPS),
         min(MOST_BLOCKS, product.flops // BLOCK_FLOPS),
     )
-    widest = min(tiling.panels * SLICE, ROOM_B // (tiling.depth * product.dtype.bytes))
+    widest = min(tiling.panels * SLICE, ROOM_B // (tiling.depth * product.word))
 
     def price(cut: tuple[int, int]) -> tuple[int, float]:
         down, across = cut

@@ -14,7 +14,7 @@ from tilewright.base.expr import Expr, Read, Sym, names
 from tilewright.graph import notation
 from tilewright.graph.ir import Graph
 from tilewright.kernels.body import Body, canonical, static_extents, static_shape, volume
-from tilewright.kernels.conversion import load
+from tilewright.kernels.conversion import rounded
 from tilewright.kernels.emit import bytes_of, flops_of, memory_of
 from tilewright.kernels.expression import Memory, Printer
 from tilewright.kernels.layout import merged, offsets
@@ -23,7 +23,7 @@ from tilewright.kernels.plan import named_region
 from tilewright.kernels.regions import Region
 from tilewright.kernels.statement import State, Statement
 from tilewright.kernels.support import print_support
-from tilewright.kernels.text import ATOM, Block, Scope
+from tilewright.kernels.text import Block, Scope, Term
 
 PRODUCT = "a0"
 """The product's canonical name: it is the first input of the formulas that follow it."""
@@ -78,8 +78,8 @@ def print_epilogue(epilogue: Epilogue) -> Following | None:
         *filter(None, (print_support(printer.used),)),
         *(f"/* then {name}: {_shown(body, name)} */" for name, _ in body.formulas),
         "typedef struct { char **p; long before; } KERNEL_with;",
-        f"static void KERNEL_then(const void *with, const {product.dtype.c} *sums, long step,",
-        "    long top, long bottom, long left, long right)",
+        f"static void KERNEL_then(const void *with, const {product.dtype.compute.c} *sums,",
+        "    long step, long top, long bottom, long left, long right)",
         "{",
         "    const KERNEL_with *const given = (const KERNEL_with *)with;",
         "    char **p = given->p;",
@@ -155,7 +155,10 @@ def _print_range(
     loop = across.inner(inner)
     first = region.statements[0]
     product = printer.normal(Read(PRODUCT, tuple(first.bound(e) for e in first.formula.index)))
-    element = load(printer.memory[PRODUCT].dtype, f"sums[row + {at}]", ATOM, set())
+    dtype = printer.memory[PRODUCT].dtype
+    element = Term(f"sums[row + {at}]", dtype.compute)
+    if not all(isinstance(one.formula.value, Read) for one in region.statements):
+        element = rounded(element, dtype, printer.used)  # a copy is rounded where it is stored
     printer.define(product, element, loop)
     for statement in region.statements:
         store(printer, statement, outputs, loop)

@@ -1,0 +1,149 @@
+"""Products in bfloat16 are ours: terms are read in pairs, summed in float32 and rounded once."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from tests.kernels.harness import runnable
+from torch import Tensor, nn
+
+import tilewright as tw
+from tilewright.program import LibraryCall, flat
+
+OWN = tw.Options(library=False)
+SHAPES = [(3, 5, 7), (17, 64, 65), (20, 2049, 33)]
+
+
+def calls(compiled: Any) -> int:
+    """Return how many library calls a compiled function makes, those of a loop counted once."""
+    items = flat(compiled.program.instructions)
+    return sum(isinstance(item, LibraryCall) for item in items)
+
+
+def numbers(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).bfloat16()
+
+
+def is_rounded_once(found: Tensor, a: Tensor, b: Tensor) -> bool:
+    """Say whether a product is its exact value, rounded, but for what sums in float32 lose."""
+    exact, sizes = a.double() @ b.double(), a.double().abs() @ b.double().abs()
+    half = torch.ldexp(torch.ones_like(exact), exact.frexp().exponent - 9)  # of the last place
+    return bool(((found.double() - exact).abs() <= half + sizes * 2.0**-18).all())
+
+
+ORDERS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "NN": lambda a, b: a @ b,
+    "NT": lambda a, b: a @ b.mT.contiguous().mT,
+    "TN": lambda a, b: a.mT.contiguous().mT @ b,
+    "every other": lambda a, b: a.repeat_interleave(2, -1)[..., 1::2] @ b,
+}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_product_is_rounded_once_however_operands_lie(order: str) -> None:
+    for rows, terms, columns in SHAPES:
+        a, b = numbers(rows, terms), numbers(terms, columns, seed=1)
+        compiled = tw.compile(ORDERS[order], a, b, options=OWN)
+        found = compiled(a, b)
+        assert found.dtype == torch.bfloat16
+        assert is_rounded_once(found, a, b), (rows, terms, columns)
+    a, b = numbers(3, 9, 21), numbers(3, 21, 18, seed=1)
+    assert is_rounded_once(tw.compile(ORDERS[order], a, b, options=OWN)(a, b), a, b)
+
+
+def test_what_follows_a_product_reads_it_rounded() -> None:
+    a, b, bias = numbers(24, 64), numbers(64, 48, seed=1), numbers(48, seed=2)
+
+    def layer(a: Tensor, b: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+        product = a @ b
+        return product, torch.relu(product + bias)
+
+    product, made = tw.compile(layer, a, b, bias, options=OWN)(a, b, bias)
+    assert is_rounded_once(product, a, b)
+    assert torch.equal(made, torch.relu(product + bias))
+    alone = tw.compile(lambda a, b, bias: layer(a, b, bias)[1], a, b, bias, options=OWN)
+    assert torch.equal(alone(a, b, bias), made)
+
+
+def test_small_products_are_ours_and_equal_eager_s() -> None:
+    a, b = numbers(32, 64), numbers(64, 128, seed=1)
+    compiled = tw.compile(torch.matmul, a, b)
+    assert calls(compiled) == 0
+    torch.testing.assert_close(compiled(a, b), a @ b)
+
+
+def test_an_odd_last_term_meets_nothing_that_lies_behind_it() -> None:
+    wide, tall = numbers(20, 40), numbers(40, 36, seed=1)
+    wide[:, 33], tall[33] = torch.nan, torch.inf
+
+    def part(wide: Tensor, tall: Tensor) -> Tensor:
+        return wide[:, :33] @ tall[:33]
+
+    found = tw.compile(part, wide, tall, options=OWN)(wide, tall)
+    assert is_rounded_once(found, wide[:, :33], tall[:33])
+
+
+def test_what_is_not_finite_stays_in_its_row_and_column() -> None:
+    a, b = numbers(20, 34), numbers(34, 18, seed=1)
+    a[3, 5], b[7, 2] = torch.nan, torch.inf
+    found = tw.compile(torch.matmul, a, b, options=OWN)(a, b)
+    expected = a.double() @ b.double()
+    assert torch.equal(found.isnan(), expected.isnan())
+    assert torch.equal(found.isinf(), expected.isinf())
+
+
+@pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4"])
+def test_normal_numbers_have_the_bits_of_any_processor(target: str) -> None:
+    a, b = numbers(30, 500), numbers(500, 70, seed=1)
+    options = tw.Options(library=False, target=runnable(target))
+    found = tw.compile(torch.matmul, a, b, options=options)(a, b)
+    assert torch.equal(found, tw.compile(torch.matmul, a, b, options=OWN)(a, b))
+
+
+@pytest.mark.parametrize("target", ["x86-64-v3", ""])
+def test_numbers_below_normal_ones_are_exact_or_0(target: str) -> None:
+    """As decision 0035 says: the instruction takes them for 0, and so do the library's products."""
+    options = tw.Options(library=False, target=runnable(target))
+    for size, other in ((-130, 20), (-133, 0), (-70, -60), (-126, -7)):
+        a = torch.full((20, 34), 2.0**size).bfloat16()
+        b = torch.full((34, 40), 2.0**other).bfloat16()
+        found = tw.compile(torch.matmul, a, b, options=options)(a, b)
+        assert torch.equal(found, torch.zeros_like(found)) or is_rounded_once(found, a, b)
+        a[:, 5], b[5] = 1.0, 3.0
+        found = tw.compile(torch.matmul, a, b, options=options)(a, b)
+        assert is_rounded_once(found, a, b)
+
+
+def test_the_number_of_threads_changes_no_bit() -> None:
+    a, b = numbers(300, 1300), numbers(1300, 200, seed=1)
+    compiled, threads = tw.compile(torch.matmul, a, b, options=OWN), torch.get_num_threads()
+    found = []
+    try:
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            found.append(compiled(a, b))
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_a_recurrent_layer_calls_no_library_in_its_steps(kind: type[nn.RNNBase]) -> None:
+    torch.manual_seed(0)
+    net = kind(32, 32).bfloat16()
+    x = numbers(9, 4, 32).requires_grad_()
+    compiled = tw.compile(net, x)
+    (found, _), (expected, _) = compiled(x), net(x)
+    torch.testing.assert_close(found, expected, rtol=2e-2, atol=2e-2)
+    weights = torch.randn_like(expected)
+    wrt = (x, *net.parameters())
+    ours = torch.autograd.grad(found, wrt, weights)
+    exact = kind(32, 32).double()
+    exact.load_state_dict({name: value.double() for name, value in net.state_dict().items()})
+    x64 = x.detach().double().requires_grad_()
+    theirs = torch.autograd.grad(exact(x64)[0], (x64, *exact.parameters()), weights.double())
+    for one, other in zip(ours, theirs, strict=True):
+        assert (one.double() - other).norm() <= 0.02 * other.norm()
+    with torch.no_grad():
+        assert calls(tw.compile(net, x.detach())) == 0
