@@ -10,7 +10,7 @@ import mmap
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import takewhile
+from itertools import chain, takewhile
 from operator import attrgetter, is_
 from typing import Any, NamedTuple
 from weakref import getweakrefcount, ref
@@ -33,11 +33,22 @@ from tilewright.program import (
     View,
     contiguous,
     depth,
+    stretches,
     whole,
 )
+from tilewright.runtime.calls import Quick, Types, expect, frame, types, unquickened
 from tilewright.runtime.control import Step, Truth, bind_steps, truth
+from tilewright.runtime.kept import Kept
 from tilewright.runtime.pages import LARGE, SPARE
-from tilewright.runtime.segments import NONE, Call, NativeSegment, failure, key, native_functions
+from tilewright.runtime.segments import (
+    NONE,
+    Call,
+    NativeSegment,
+    failure,
+    is_wide,
+    key,
+    native_functions,
+)
 from tilewright.runtime.threads import find_team, thread_count
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -94,6 +105,7 @@ class ArrayContext:
         # What arrays are that are taken as they are, and where the last ones began.
         self.layouts = [_expected_layout(each.buffer) for each in self.expected[: self.given]]
         self.types = [np.ndarray] * self.given
+        self.frame: object | None = None  # of `calls.c`, where it runs this
         self.where: list[int] = []
         self.kept: list[Callable[[], Array | None]] = [_nothing] * kept
         fresh = [buffer for buffer in program.buffers if buffer.kind == OUTPUT]
@@ -104,6 +116,26 @@ class ArrayContext:
             (names.index(view.buffer), None if wholes.get(view.buffer) == view else view)
             for view in program.outputs
         )
+
+    def make_frame(self, types: Types) -> None:
+        """Let C run this, if it is native from its inputs to fresh outputs."""
+        match tuple(stretches(self.program.instructions)):
+            case ((_, tuple(stretch)),):
+                first = len(self.expected)
+                order = [at - first for at, view in self.results if view is None and at >= first]
+            case _:
+                return
+        if len(order) == len(self.results):
+            self.frame = frame(
+                types,
+                self.call,
+                self.addresses,
+                self.functions[key(stretch)],
+                self.fresh,
+                order,
+                thread_count if is_wide(self.program) else None,
+                partial(failure, stretch),
+            )
 
     def run(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
         """Return the outputs for the inputs; write the updates."""
@@ -208,6 +240,42 @@ class ArrayContext:
                         expected="each updated input to have its memory to itself",
                         mend="pass a copy of one of them",
                     )
+
+
+def quick_call(
+    program: Program, context: ArrayContext, idle: list[ArrayContext], kept: Kept | None
+) -> Quick:
+    """Return what makes calls of a Program as one was made in this context: in C where it can, and
+    with what is kept, which must have been prepared.
+
+    program: all of it; `context` runs what is left once something is kept.
+    """
+    record = None if kept is None else kept.record
+    found = types()
+    if found is None or (kept is not None and record is None):
+        return unquickened
+    if context.frame is None:
+        context.make_frame(found)
+    if context.frame is None:
+        return unquickened
+    passed = {each.item.buffer: at for at, each in enumerate(context.expected)}
+    staying = {} if kept is None or record is None else kept.places(record)
+    rows = []
+    for place, item in enumerate(program.inputs):
+        same, layout = staying.get(place, (None, None))
+        at, number = passed.get(item.buffer), -1
+        if at is not None:
+            number = context.expected[at].number
+            if layout not in (None, context.layouts[at]):
+                return unquickened  # it is copied at each call
+            layout = context.layouts[at]
+        assert layout is not None, "an input is passed on, or something is made of it"
+        written = item.buffer in program.updates
+        rows.append(expect(layout, number, written=written, same=same))
+    lasting = () if record is None else record.kept
+    numbers = [each.number for each in context.expected[context.given :]]
+    places = [(number, _address(value)) for number, value in zip(numbers, lasting, strict=True)]
+    return found.arrays(np.ndarray, idle, kept, record, tuple(rows), (*chain(*places),))
 
 
 def overlap(one: Array, other: Array) -> bool:

@@ -17,7 +17,8 @@ from tilewright import program as programs
 from tilewright.base.errors import LibraryCallError, OptionError, ShapeError
 from tilewright.base.interpreter import uncollected
 from tilewright.program import LibraryCall, Program, bind, parted, steps, values_of, verify
-from tilewright.runtime.arrays import Array, ArrayContext
+from tilewright.runtime.arrays import Array, ArrayContext, quick_call
+from tilewright.runtime.calls import Quick, types, unquickened, unsettled
 from tilewright.runtime.kept import Kept
 from tilewright.runtime.pages import merge_pages
 from tilewright.runtime.segments import Kernels, NativeSegment, build_segments
@@ -77,6 +78,7 @@ class Executable:
         # Taking from and giving to a list's end is atomic: the pools need no lock.
         self._idle: list[TensorContext] = []
         self._idle_arrays: list[ArrayContext] = []
+        self._quick: Quick = unsettled
         if self.library_calls and program.sizes is None:
             self._tensor_plan()
 
@@ -113,6 +115,9 @@ class Executable:
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
         """Run on tensors or, if all inputs are, on NumPy arrays."""
+        outputs = self._quick(inputs)
+        if outputs is not None:
+            return outputs
         if inputs and all([isinstance(value, np.ndarray) for value in inputs]):
             return self.run_arrays(inputs)
         return self.run(inputs)
@@ -188,6 +193,9 @@ class Executable:
 
     def run_arrays(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
         """Return the outputs for NumPy arrays; torch is not needed, so no library calls may be."""
+        outputs = self._quick(inputs)
+        if outputs is not None:
+            return outputs
         if self.library_calls:
             raise LibraryCallError(
                 "a program with library calls cannot run on NumPy arrays",
@@ -199,23 +207,41 @@ class Executable:
         if self.program.sizes is not None:
             return self._for(inputs).run_arrays(inputs)
         if self._first is not None and self._kept is not None:
-            inputs = self._kept.inputs(inputs, self._first.run_arrays)
+            inputs = self._kept.inputs(inputs, self._prepare_arrays)
         try:
             context, is_new = self._idle_arrays.pop(), False
         except IndexError:
             context, is_new = ArrayContext(self._main, self._segments), True
         try:
-            return context.run(inputs)
+            results = context.run(inputs)
+            if not is_new:
+                self._quicken(context)
+            return results
         finally:
             self._idle_arrays.append(context)
             if is_new:
                 merge_pages(context.arena.ctypes.data, self._main.arena_bytes)
+
+    def _prepare_arrays(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        """Return what is kept; what was kept before need not stay meanwhile."""
+        assert self._first is not None, "something is kept"
+        self._quick = unsettled
+        return self._first.run_arrays(inputs)
+
+    def _quicken(self, context: ArrayContext) -> None:
+        """Let C make calls like the one that was made in this context; not yet when a Program runs
+        for the first time, which may be the only one."""
+        if self._quick is unsettled:
+            self._quick = quick_call(self.program, context, self._idle_arrays, self._kept)
+        elif context.frame is None and self._quick is not unquickened and (found := types()):
+            context.make_frame(found)
 
     def refresh(self) -> None:
         """Let the next run prepare anew what the Program keeps: after writes that nobody counts,
         those through `.data` of a tensor or into a NumPy array."""
         if self._kept is not None:
             self._kept.forget()
+            self._quick = unsettled
 
     def release(self) -> None:
         """Free the memory that idle contexts keep for the next run, and what was prepared."""

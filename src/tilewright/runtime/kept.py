@@ -28,7 +28,7 @@ _layout = attrgetter("dtype", "shape", "strides")  # of an array
 
 
 @dataclass(frozen=True, slots=True)
-class _Record:
+class Record:
     """What was prepared.  given: from what.  held: its memory, which nobody else gets meanwhile.
 
     state: of `given`, when it was read (`_state`); None where it is never known to be the same.
@@ -50,10 +50,11 @@ class Kept:
 
     def __init__(self, program: Program, first: Program, main: Program) -> None:
         at = {item.buffer: place for place, item in enumerate(program.inputs)}
-        self._stay = picker([at[item.buffer] for item in first.inputs])
+        self._staying = [at[item.buffer] for item in first.inputs]
+        self._stay = picker(self._staying)
         self._pass = picker([at[item.buffer] for item in main.inputs if item.buffer in at])
         self._count = len(program.inputs)
-        self._last: _Record | None = None
+        self._last: Record | None = None
 
     def inputs(self, inputs: Sequence[Any], prepare: Prepare) -> tuple[Any, ...]:
         """Return what the second part takes; prepare it where that was not done for these inputs.
@@ -92,12 +93,23 @@ class Kept:
 
         return passed
 
+    @property
+    def record(self) -> Record | None:
+        """What was prepared last, if it was of arrays."""
+        last = self._last
+        return last if last is not None and last.state == [] else None
+
+    def places(self, record: Record) -> dict[int, tuple[Any, Any]]:
+        """Return by its place among the inputs what the record was made from, and how that lies."""
+        found = zip(record.given, record.form, strict=True)
+        return dict(zip(self._staying, found, strict=True))
+
     def forget(self) -> None:
         """Let the next run prepare anew."""
         self._last = None
 
 
-def _is_current(record: _Record, staying: Sequence[Any]) -> bool:
+def _is_current(record: Record, staying: Sequence[Any]) -> bool:
     """Say whether what a record was made from is where it was, and was not written since."""
     if record.state is None or not all(map(is_, staying, record.given)):
         return False
@@ -125,9 +137,9 @@ def _form(staying: Sequence[Any]) -> list[Any]:
     return [(value.dtype, value.shape, value.stride()) for value in staying]
 
 
-def _recorded(staying: tuple[Any, ...], prepare: Prepare) -> _Record:
+def _recorded(staying: tuple[Any, ...], prepare: Prepare) -> Record:
     """Prepare; what is written meanwhile the next run sees, as the state is that of before."""
     state = _state(staying)
     form = [] if state is None else _form(staying)
     held = tuple(value.untyped_storage() for value in staying) if state else ()
-    return _Record(staying, held, state, form, tuple(prepare(staying)))
+    return Record(staying, held, state, form, tuple(prepare(staying)))

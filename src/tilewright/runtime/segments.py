@@ -187,6 +187,12 @@ def _function(library: ctypes.CDLL, number: int) -> NativeSegment:
     return function
 
 
+def entry(function: NativeSegment) -> int | None:
+    """Return where C enters a function of a library; None for one of Python's."""
+    is_native = hasattr(function, "library")
+    return ctypes.cast(function, ctypes.c_void_p).value if is_native else None  # type: ignore[arg-type]
+
+
 def failure(stretch: Stretch, outcome: int) -> Exception:
     """Return the error for what the function of a stretch returned."""
     launch, code = in_rows(stretch)[outcome >> 8], outcome & 255

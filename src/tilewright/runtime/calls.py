@@ -1,0 +1,149 @@
+"""Calls that the interpreter is not asked about: `calls.c`, compiled for the Python that runs.
+
+The idea: what a call looks at, enters and makes is known once Python has made it; a table of that
+is enough for C to make the next one, in an eighth of the time.  C answers what is exactly as in its
+table, so Python stays the one definition of what is right; and Python answers all where there is no
+`calls.c`: without the headers of Python, and where threads run it without a lock.
+
+This module does not know what a Program is.
+"""
+
+import ctypes
+import functools
+import sys
+import sysconfig
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tilewright.base.errors import ToolchainError
+from tilewright.runtime.segments import Call, NativeSegment, entry
+from tilewright.runtime.toolchain import build, find_toolchain
+
+SOURCE = Path(__file__).with_name("calls.c")
+
+Layout = tuple[np.dtype[Any], tuple[int, ...], tuple[int, ...]]
+"""An array's dtype, shape and strides."""
+Quick = Callable[[Sequence[Any]], tuple[Any, ...] | None]
+
+
+class Types(NamedTuple):
+    """The types of `calls.c`: what one run at a time uses, and a call on arrays."""
+
+    frame: Callable[..., object]
+    arrays: Callable[..., Quick]
+
+
+class Wanted(NamedTuple):
+    """What an input of a call on arrays must be; C reads it in this order.
+
+    same: the very array, or None for any.  number: that of its buffer, or -1 where the run does not
+    read it.  form: its shape, then its strides.  low, high: the bytes that it covers.
+    """
+
+    same: np.ndarray[Any, Any] | None
+    dtype: np.dtype[Any]
+    number: int
+    written: bool
+    form: tuple[int, ...]
+    low: int
+    high: int
+
+
+def unsettled(_: Sequence[Any]) -> None:
+    """A call that nothing is known of."""
+
+
+def unquickened(_: Sequence[Any]) -> None:
+    """A call of which it is known that Python has to make it."""
+
+
+@functools.cache
+def types() -> Types | None:
+    """Return the types, compiled where no cache has them; None where Python makes all calls."""
+    include = sysconfig.get_path("include")
+    if (
+        sys.implementation.name != "cpython"
+        or sysconfig.get_config_var("Py_GIL_DISABLED")
+        or not (Path(include) / "Python.h").is_file()
+    ):
+        return None
+    folders = dict.fromkeys((include, sysconfig.get_path("platinclude")))
+    # Kept apart for each Python: what its headers say goes into what is compiled.
+    python = f"-DTILEWRIGHT_PYTHON={sys.hexversion}"
+    try:
+        found = find_toolchain()
+        flags = (*found.flags, python, *(f"-I{folder}" for folder in folders))
+        library = build(replace(found, flags=flags), {SOURCE.name: SOURCE.read_text("utf-8")})
+    except ToolchainError:
+        return None
+    if not _reads_arrays(library):
+        return None
+    made = ctypes.PYFUNCTYPE(ctypes.py_object)(("tilewright_types", library))()
+    return Types(*made)
+
+
+def frame(
+    types: Types,
+    call: Call,
+    addresses: Sequence[int],
+    function: NativeSegment,
+    fresh: Sequence[tuple[int, Callable[[], Any]]],
+    order: Sequence[int],
+    threads: Callable[[], int] | None,
+    failure: Callable[[int], Exception],
+) -> object | None:
+    """Return the frame of a run that is one native function, and fresh outputs; None where that
+    function is none of a library's.
+
+    fresh: numbers and makers of the outputs.  order: the results among them.
+    """
+    begin = entry(function)
+    if begin is None:
+        return None
+    return types.frame(
+        begin,
+        ctypes.cast(call.team, ctypes.c_void_p).value or 0,
+        call.index or 0,
+        tuple(addresses),
+        tuple(make for _, make in fresh),
+        tuple(number for number, _ in fresh),
+        tuple(order),
+        threads,
+        failure,
+    )
+
+
+def expect(
+    layout: Layout, number: int, *, written: bool, same: np.ndarray[Any, Any] | None = None
+) -> Wanted:
+    """Return what C has to find for an input: any array that lies so, or the very one."""
+    dtype, shape, strides = layout
+    reached = [(extent - 1) * stride for extent, stride in zip(shape, strides, strict=True)]
+    low = sum(min(end, 0) for end in reached)
+    high = sum(max(end, 0) for end in reached) + dtype.itemsize if 0 not in shape else low
+    return Wanted(same, dtype, number, written, (*shape, *strides), low, high)
+
+
+def _reads_arrays(library: ctypes.CDLL) -> bool:
+    """Say whether C finds in arrays what NumPy says is there."""
+    signature = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object, ctypes.c_long)
+    looked = signature(("tilewright_looked", library))
+    plain = np.arange(24.0).reshape(2, 3, 4)
+    fixed = plain.astype(np.int8)[::-1, :, 1]
+    fixed.flags.writeable = False
+    apart = np.frombuffer(bytes(9), np.int32, count=2, offset=1)
+    return all(
+        looked(value, value.ndim)
+        == (
+            value.ctypes.data,
+            value.ndim,
+            id(value.dtype),
+            0x100 * value.flags.aligned + 0x400 * value.flags.writeable,
+            (*value.shape, *value.strides),
+        )
+        for value in (plain, fixed, apart, np.array(1.5, np.float16))
+    )
