@@ -338,6 +338,12 @@ VECTORS = {
         {"y": "f32[64, 198]: y[i<64, j<198] = x[i, j // 2] if j % 2 == 0 else z[i, j // 2]"},
     ),
     "longpad": ({"x": "f32[9990]"}, {"y": "f32[10000]: y[j<10000] = x[j - 7] else 5"}),
+    # What one function chooses at its ends decides what the other chooses.
+    "softplus": (
+        {"x": "f32[9999]"},
+        {"y": "f32[9999]: y[i<9999] = x[i] if x[i] > 20 else log1p(exp(x[i]))"},
+    ),
+    "entropy": ({"x": "f32[9999]"}, {"y": "f32[9999]: y[i<9999] = xlogy(exp(x[i]), exp(x[i]))"}),
 }
 
 

@@ -240,7 +240,7 @@ static inline float log_f32(float x) {
     y = __builtin_fmaf(n, 0.693145752f, f + y);
     y = x == __builtin_inff() ? x : y;
     y = x == 0.0f ? -__builtin_inff() : y;
-    return x < 0.0f || x != x ? __builtin_nanf("") : y;
+    return x >= 0.0f ? y : __builtin_nanf("");
 }""",
         ("bits_f32",),
     ),
@@ -275,7 +275,7 @@ static inline double log_wide(double u, double exact) {
 static inline float log_edges(double u, double y) {
     double r = u == __builtin_inf() ? u : y;
     r = u == 0.0 ? -__builtin_inf() : r;
-    return (float)(u < 0.0 || u != u ? __builtin_nan("") : r);
+    return (float)(u >= 0.0 ? r : __builtin_nan(""));
 }""",
     ),
     Snippet(
