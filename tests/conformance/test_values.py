@@ -44,14 +44,14 @@ SEVERAL_NANS = {
 # the value itself...
 OTHER_VALUES = {
     "attention": "torch's kernel rescales its sums as it goes along the keys",
-    "resize_linear": "a neighbour of weight 0 counts, or does not",
-    "resize_bilinear": "a neighbour of weight 0 counts, or does not",
-    "resize_trilinear": "a neighbour of weight 0 counts, or does not",
 }
 # ... or in the gradient alone.
 OTHER_GRADIENTS = {
     **OTHER_VALUES,
     "grid_sample": "a neighbour of weight 0 counts, or does not",
+    "resize_linear": "a neighbour of weight 0 counts, or does not",
+    "resize_bilinear": "a neighbour of weight 0 counts, or does not",
+    "resize_trilinear": "a neighbour of weight 0 counts, or does not",
     "cdist": "torch takes a distance that is NaN for no distance",
     "scatter_max": "torch compares with the result, which a NaN never equals",
     "scatter_min": "torch compares with the result, which a NaN never equals",

@@ -56,11 +56,16 @@ class _Line:
 
 @dataclass(frozen=True, slots=True)
 class _Tables:
-    """Along one dim, [depth, count]: the elements that are summed, and their weights."""
+    """Along one dim, [depth, count]: the elements that are summed, and their weights.
+
+    padded: whether there are fewer elements than `depth` for some; what is too much weighs nothing
+    and may lie outside.
+    """
 
     at: Value
     weights: Value
     depth: int
+    padded: bool
 
 
 def _lines(rank: int, types: Types, attrs: Attrs) -> tuple[_Line, ...]:
@@ -99,7 +104,8 @@ def _linear_tables(builder: Builder, line: _Line, dtype: DType, origin: Origin) 
     at = write(builder, body, dtype=I64, origin=origin, name="taps")
     rest = f"min({held} - {low}, 1)"
     body = f"y[z<2, o<{line.count}] = 1 - {rest} if z == 0 else {rest}"
-    return _Tables(at, write(builder, body, dtype=dtype, origin=origin, name="weights"), 2)
+    weights = write(builder, body, dtype=dtype, origin=origin, name="weights")
+    return _Tables(at, weights, 2, padded=False)
 
 
 def _linear_tables_back(builder: Builder, line: _Line, dtype: DType, origin: Origin) -> _Tables:
@@ -114,14 +120,15 @@ def _linear_tables_back(builder: Builder, line: _Line, dtype: DType, origin: Ori
     held = f"min(max(({line.numerator(place)}) / {line.q}, 0), {line.size - 1})"
     inside = f"{place} >= 0 and {place} < {line.count}"
     body = f"y[z<{depth}, o<{line.size}] = max(1 - abs({held} - o), 0) if {inside} else 0"
-    return _Tables(at, write(builder, body, dtype=dtype, origin=origin, name="weights"), depth)
+    weights = write(builder, body, dtype=dtype, origin=origin, name="weights")
+    return _Tables(at, weights, depth, padded=True)
 
 
 def _pass(builder: Builder, x: Value, back: int, tables: _Tables, origin: Origin) -> Value:
     """Make one dim, `back` from the last, of sums of the elements that the tables name."""
     names = [f"d{dim}" for dim in range(back)]
     body = f"y[{index(['...', 'o', *names])}] += x[{index(['...', 'a[z, o]', *names])}] * w[z, o]"
-    body += f" where w[z, o] > 0 for z<{tables.depth}"
+    body += f"{' where w[z, o] > 0' if tables.padded else ''} for z<{tables.depth}"
     dtype = x.type.dtype.compute
     operands = {"x": x, "a": tables.at, "w": tables.weights}
     return write(builder, body, operands, dtype=dtype, origin=origin, name="resampled")
