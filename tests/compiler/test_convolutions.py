@@ -110,7 +110,7 @@ def test_without_the_library_convolutions_are_products(case: str) -> None:
 
 
 def test_threads_change_no_bit_of_a_convolution(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segments, "ENOUGH", 1)
+    monkeypatch.setattr(segments, "MUCH", 1)
     torch.manual_seed(0)
     x = torch.randn(4, 16, 20, 20, requires_grad=True)
     w = torch.randn(40, 16, 3, 3, requires_grad=True)

@@ -99,7 +99,7 @@ def test_rows_too_long_to_be_copied_are_the_library_s() -> None:
 
 
 def test_threads_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segments, "ENOUGH", 1)
+    monkeypatch.setattr(segments, "MUCH", 1)
     x, w = torch.randn(3, 20, 40, 37).requires_grad_(), torch.randn(20, 1, 3, 3).requires_grad_()
     compiled = tw.compile(lambda x, w: F.conv2d(x, w, None, 2, 1, 1, 20), x, w)
     assert segments.is_wide(compiled.program)

@@ -7,4 +7,4 @@ from tilewright.runtime import segments
 
 @pytest.fixture
 def any_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segments, "ENOUGH", 1)
+    monkeypatch.setattr(segments, "MUCH", 1)

@@ -26,8 +26,9 @@ typedef struct {
   const long *index;
   long *clock;
 } Call;
+typedef struct { long width, alone, shared, next, began; } Pace;
 extern long tilewright_run(const Step *steps, long count, const Place *places, long pointers,
-                           long width, const long *moves, long depth, long outer, const Call *call);
+                           Pace *pace, const long *moves, long depth, long outer, const Call *call);
 #define NONE (-1L)
 
 #define MOST_THREADS 6
@@ -126,7 +127,8 @@ static int check(void) {
   Team team = {parallel, size, rank, draw(2) ? FUTURE : 0, 0, 0};
   const long index[1] = {0};
   const Call call = {buffers, &team, 1 + draw(MOST_THREADS), index, 0};
-  const long found = tilewright_run(steps, rows, places, 2 * launches, 1 + draw(2), moves, looped, 0, &call);
+  Pace pace = {1 + draw(3), draw(3), draw(3), draw(2) ? FUTURE : 0, draw(2)};
+  const long found = tilewright_run(steps, rows, places, 2 * launches, &pace, moves, looped, 0, &call);
   int bad = 0;
   for (long i = 0; i < launches; i++) {
     bad |= laws[i].wrong;
@@ -152,8 +154,8 @@ static void meet(void (*work)(void *), void *argument, unsigned threads, unsigne
   if (late_end) usleep((unsigned)late_end);
 }
 
-/* Run once; say whether the team was asked. */
-static int is_asked(Team *team, long width, long threads) {
+/* Run once, at a pace; say whether the team was asked. */
+static int is_asked_at(Pace *pace, Team *team, long threads) {
   long counts[2] = {0};
   Law law = {0};
   char *buffers[2] = {(char *)counts, (char *)&law};
@@ -162,9 +164,15 @@ static int is_asked(Team *team, long width, long threads) {
   const long moves[1] = {0};
   const Call call = {buffers, team, threads, moves, 0};
   const int before = meetings;
-  if (tilewright_run(steps, 1, places, 2, width, moves, 0, 0, &call) != NONE) exit(2);
+  if (tilewright_run(steps, 1, places, 2, pace, moves, 0, 0, &call) != NONE) exit(2);
   if (counts[0] != 1 || counts[1] != 1) exit(2);
   return meetings - before;
+}
+
+/* The same, of a stretch of which nothing is known but what it is worth. */
+static int is_asked(Team *team, long width, long threads) {
+  Pace pace = {width, 0, 0, 0, 0};
+  return is_asked_at(&pace, team, threads);
 }
 
 static int check_little(void) {
@@ -187,10 +195,58 @@ static int check_little(void) {
   return bad;
 }
 
+/* ---- short work: shared where that was faster, but for two runs at times, which try */
+
+#define SLOW (500000L * 1024)   /* nanoseconds, of each 1024 parts */
+
+static Team ready = {meet, size, rank, 0, 0, 0};
+
+/* Say whether the team is asked where runs of late took so long; tries: the other way is to be tried. */
+static int is_asked_after(long alone, long shared, int tries) {
+  Pace pace = {2, alone, shared, tries ? 0 : FUTURE, 0};
+  return is_asked_at(&pace, &ready, 2);
+}
+
+static int check_pace(void) {
+  int bad = 0;
+  for (int tries = 0; tries < 2; tries++) {
+    bad |= is_asked_after(1000, 900, tries) == tries || is_asked_after(900, 1000, tries) != tries;
+    bad |= !is_asked_after(0, 0, tries) || is_asked_after(0, 1000, tries) == tries;
+  }
+  Pace pace = {2, 0, 0, 0, 0};                  /* the second run is told, and rests before it tries */
+  bad |= !is_asked_at(&pace, &ready, 2) || pace.shared || !pace.began || pace.next;
+  const long began = pace.began;
+  bad |= !is_asked_at(&pace, &ready, 2) || !pace.shared || pace.began;
+  bad |= pace.next < began + 200 * (pace.shared / 1024);
+  pace.next = 0;                                /* then one thread alone, twice */
+  bad |= is_asked_at(&pace, &ready, 2) || pace.alone || !pace.began || pace.next;
+  bad |= is_asked_at(&pace, &ready, 2) || !pace.alone || pace.began || !pace.next;
+  const long before = 1L << 50, least = before - before / 1024;
+  pace = (Pace){2, before + 1, before, FUTURE, 0};      /* one of many counts for little */
+  bad |= !is_asked_at(&pace, &ready, 2) || pace.alone != before + 1 || pace.next != FUTURE;
+  bad |= pace.shared < least || pace.shared > least + before / 4096;
+  const long faster = SLOW - SLOW / 16;
+  for (int k = 0; k < 50 && pace.shared > faster; k++) {        /* unless the system is slow, too */
+    pace = (Pace){2, 1, SLOW, 0, 1};            /* a trial counts for an eighth */
+    bad |= !is_asked_at(&pace, &ready, 2) || pace.alone != 1 || pace.shared < SLOW - SLOW / 8;
+  }
+  bad |= pace.shared > faster;
+  for (long width = 0; width < 4; width += 3) { /* what is never or always shared is not measured */
+    pace = (Pace){width, 1, 2, 0, 0};
+    bad |= is_asked_at(&pace, &ready, 2) != (width == 3) || pace.alone != 1 || pace.shared != 2;
+    bad |= pace.next || pace.began;
+  }
+  return bad;
+}
+
 int main(int number, char **words) {
   const long rounds = number == 2 ? atol(words[1]) : 0;
   if (check_little()) {
     fprintf(stderr, "little work is shared where it should not be, or alone where it should\n");
+    return 1;
+  }
+  if (check_pace()) {
+    fprintf(stderr, "short work is not shared as runs of late say\n");
     return 1;
   }
   for (long round = 0; round < rounds; round++) {

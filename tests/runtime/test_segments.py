@@ -7,7 +7,7 @@ import pytest
 
 from tilewright.program import Buffer, Launch, Loop, Program, Segment, View, contiguous, whole
 from tilewright.runtime import segments
-from tilewright.runtime.segments import ALONE, ALWAYS, AWAKE, barriers, is_wide, width
+from tilewright.runtime.segments import ALONE, ALWAYS, AWAKE, SHORT, barriers, is_wide, width
 
 from .programs import chain, f32
 
@@ -84,8 +84,13 @@ def test_little_work_is_for_a_team_that_is_awake() -> None:
         ALONE,
         AWAKE,
         AWAKE,
-        ALWAYS,
+        SHORT,
     ]
+
+
+def test_whether_much_work_is_worth_a_team_is_not_asked() -> None:
+    chains = [chain(50, 1000, parts).instructions for parts in (20, 21)]
+    assert list(map(width, chains)) == [SHORT, ALWAYS]
 
 
 def test_large_launches_of_few_parts_are_worth_a_team() -> None:

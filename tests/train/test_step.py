@@ -189,7 +189,7 @@ def test_state_that_is_cleared_begins_again() -> None:
 
 
 def test_a_team_of_threads_trains_to_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segments, "ENOUGH", 1)
+    monkeypatch.setattr(segments, "MUCH", 1)
     threads, found = torch.get_num_threads(), []
     try:
         for count in (1, 2):

@@ -20,6 +20,10 @@ typedef struct {
   int (*size)(void), (*rank)(void);
   long asked, ran, resting;
 } Team;
+/* What a stretch is worth, 0: one thread, AWAKE: a team that is awake, ALWAYS: a team, else one where it is
+   faster; and what is learned of it: how long a run takes, alone and shared; by the clock, when the other
+   way is tried next, and when trying began, or 0. */
+typedef struct { long width, alone, shared, next, began; } Pace;
 /* clock: 0, or for each of `threads` two numbers for each step, to which the nanoseconds are added
    that it worked there, and that it waited before: for the others, or to be woken. */
 typedef struct {
@@ -50,6 +54,7 @@ typedef struct {
 
 #define NONE (-1L)
 #define AWAKE 1
+#define ALWAYS 3
 /* Waking a thread takes as long as many a launch, so that only who waits for long goes to sleep. */
 #define SPIN_NANOSECONDS 200000
 /* Runs that follow each other so closely find the team awake: OpenMP's threads spin for longer. */
@@ -60,6 +65,12 @@ typedef struct {
 #define LATE_NANOSECONDS 40000
 #define WOKEN_NANOSECONDS 400000
 #define REST 200
+/* Cores may be so far from each other, or so busy, that a team takes longer than one thread.  So short work
+   is tried the other way from time to time, twice: the first run may have to wake threads, the second is
+   told.  For REST times as long nothing is tried.  What is tried is learned fast, what is usual as the mean
+   of many runs, so that a rare wait counts for what it costs. */
+#define OF_TRIALS 8
+#define OF_MANY 1024            /* and so many parts of a nanosecond are told apart */
 /* A launch is cut into as many slots as it has parts, but not more than fit so many bits. */
 #define SLOT_BITS 12
 #define MOST_SLOTS ((1L << SLOT_BITS) - 1)
@@ -275,26 +286,54 @@ static void run_on_team(Run *run, Team *team, long threads, int little) {
     __atomic_store_n(&team->resting, end + REST * late, __ATOMIC_RELAXED);
 }
 
-/* width: 0 for one thread, AWAKE for a team that is awake, else for any.
-   Returns NONE, or 256 * step + code of the launch that failed. */
-long tilewright_run(const Step *steps, long count, const Place *places, long pointers, long width,
+/* Say whether a run is shared: where that is faster, but for those that try.  weight: of how many runs
+   its time will be one, 0 where it is not told. */
+static int is_shared(Pace *pace, long *weight) {
+  const long alone = __atomic_load_n(&pace->alone, __ATOMIC_RELAXED);
+  const long shared = __atomic_load_n(&pace->shared, __ATOMIC_RELAXED), time = now();
+  const int pays = !alone || shared < alone;
+  *weight = OF_MANY;
+  if (time < __atomic_load_n(&pace->next, __ATOMIC_RELAXED)) return pays;
+  long before = 0;
+  const int first = __atomic_compare_exchange_n(&pace->began, &before, time, 0, __ATOMIC_RELAXED,
+                                                __ATOMIC_RELAXED);
+  *weight = first ? 0 : OF_TRIALS;
+  return !shared || !pays;
+}
+
+/* Learn from a run how long one takes; from a trial, when the next one is due. */
+static void learn(Pace *pace, long *mean, long start, long weight) {
+  const long before = __atomic_load_n(mean, __ATOMIC_RELAXED), end = now();
+  const long taken = (end - start) * OF_MANY;
+  __atomic_store_n(mean, before ? before + (taken - before) / weight : taken, __ATOMIC_RELAXED);
+  if (weight != OF_TRIALS) return;
+  const long began = __atomic_exchange_n(&pace->began, 0, __ATOMIC_RELAXED);
+  if (began) __atomic_store_n(&pace->next, end + REST * (end - began), __ATOMIC_RELAXED);
+}
+
+/* Returns NONE, or 256 * step + code of the launch that failed. */
+long tilewright_run(const Step *steps, long count, const Place *places, long pointers, Pace *pace,
                     const long *moves, long depth, long outer, const Call *call) {
   char *p[pointers + 1];
   for (long i = 0; i < pointers; i++) {
     p[i] = call->buffers[places[i].buffer] + places[i].offset;
     for (long loop = 0; loop < outer; loop++) p[i] += moves[i * depth + loop] * call->index[loop];
   }
-  const int any = width && call->team && call->threads > 1;
-  const long threads = any && (width != AWAKE || is_ready(call->team)) ? call->threads : 1;
+  const int little = pace->width == AWAKE;
+  const int any = pace->width && call->team && call->threads > 1 && (!little || is_ready(call->team));
+  long weight = 0;
+  const int shared = any && (pace->width == ALWAYS || is_shared(pace, &weight));
+  const long threads = shared ? call->threads : 1;
   Rest rests[threads];
   for (long i = 0; i < threads; i++) rests[i].word = 0;
-  const long start = call->clock ? now() : 0;
+  const long start = call->clock || weight ? now() : 0;
   Run run = {.steps = steps, .count = count, .pointers = p, .moves = moves, .depth = depth,
              .outer = outer, .team = call->team, .clock = call->clock, .start = start,
              .rests = rests, .failure = NONE};
   if (threads > 1)
-    run_on_team(&run, call->team, threads, width == AWAKE);
+    run_on_team(&run, call->team, threads, little);
   else
     share(&run, 0, 1);
+  if (weight) learn(pace, threads > 1 ? &pace->shared : &pace->alone, start, weight);
   return run.failure;
 }

@@ -49,9 +49,10 @@ DECLARATIONS = """\
 typedef int Kernel(char **p, long part, long end, long parts);
 typedef struct { long buffer, offset; } Place;
 typedef struct { Kernel *kernel; long first, pointers, parts, barrier; } Step;
+typedef struct { long width, alone, shared, next, began; } Pace;
 typedef struct Call Call;
-extern long tilewright_run(const Step *, long, const Place *, long, long, const long *, long, long,
-                           const Call *);
+extern long tilewright_run(const Step *, long, const Place *, long, Pace *, const long *, long,
+                           long, const Call *);
 """
 
 
@@ -128,12 +129,15 @@ class Kernels:
         run = library["tilewright_bound"]
         run.restype = ctypes.c_long
         run.argtypes = (ctypes.c_void_p, *(ctypes.c_long,) * 7, ctypes.c_void_p)
+        pace = (ctypes.c_long * 5)(table.width)
         # Addresses in the order of `tilewright_run`'s arguments; the tables live with the function.
         first = (ctypes.addressof(step_table), len(steps), ctypes.addressof(place_table))
-        last = (table.width, ctypes.addressof(move_table), table.depth, table.outer)
+        last = (ctypes.addressof(pace), ctypes.addressof(move_table), table.depth, table.outer)
         fixed = (*first, len(table.places), *last)
 
-        def segment(call: int, _tables: object = (step_table, place_table, move_table)) -> int:
+        tables = (step_table, place_table, move_table, pace)
+
+        def segment(call: int, _tables: object = tables) -> int:
             found: int = run(*fixed, call)
             return found
 
@@ -147,9 +151,9 @@ def _exports(names: Sequence[str]) -> str:
     lines += [
         f"{visible} Kernel *const tilewright_kernels[] = {{{', '.join(names)}}};",
         f"{visible} long tilewright_bound(const Step *steps, long count, const Place *places,",
-        "                      long pointers, long width, const long *moves, long depth,",
+        "                      long pointers, Pace *pace, const long *moves, long depth,",
         "                      long outer, const Call *call) {",
-        "  return tilewright_run(steps, count, places, pointers, width, moves, depth, outer,",
+        "  return tilewright_run(steps, count, places, pointers, pace, moves, depth, outer,",
         "                        call);",
         "}",
     ]
@@ -223,10 +227,13 @@ ENOUGH = 32
 each other has to move from core to core."""
 LITTLE = 6
 """Likewise where runs follow each other closely, so that the team is awake."""
+MUCH = 1000
+"""Likewise where nobody asks whether a team is faster; what is shorter is measured as it runs."""
 MOVED, COMPUTED = 16384, 150_000
 """Elements, and operations, of a microsecond."""
-ALONE, AWAKE, ALWAYS = range(3)
-"""What a stretch is worth: one thread, a team that is awake, or a team; so `segments.c` has it."""
+ALONE, AWAKE, SHORT, ALWAYS = range(4)
+"""What a stretch is worth: one thread, a team that is awake, one where that was faster, any team;
+so `segments.c` has it."""
 
 
 def is_wide(program: Program) -> bool:
@@ -235,9 +242,11 @@ def is_wide(program: Program) -> bool:
 
 
 def width(items: Sequence[Instruction]) -> int:
-    """Return which threads a stretch is worth: ALONE, AWAKE or ALWAYS."""
+    """Return which threads a stretch is worth: ALONE, AWAKE, SHORT or ALWAYS."""
     shared = _shared(items)
-    return ALWAYS if shared >= ENOUGH else AWAKE if shared >= LITTLE else ALONE
+    if shared >= MUCH:
+        return ALWAYS
+    return SHORT if shared >= ENOUGH else AWAKE if shared >= LITTLE else ALONE
 
 
 def _shared(items: Sequence[Instruction]) -> int:
@@ -283,11 +292,12 @@ def table_lines(program: Program, *, always_wide: bool = False) -> list[str]:
 def _printed(table: "Table", number: int) -> list[str]:
     places = [f"{{{number}, {offset}}}" for number, offset in table.places]
     rows = [f"{{{', '.join(map(str, (row[0] or 0, *row[1:])))}}}" for row in table.rows]
-    counts = f"{len(rows)}, places, {len(places)}, {table.width}"
+    counts = f"{len(rows)}, places, {len(places)}, &pace"
     # C has no empty arrays: each ends with an entry that no count includes.
     return [
         f'__attribute__((visibility("default"))) long tilewright_segment_{number}'
         "(const Call *call) {",
+        f"  static Pace pace = {{{table.width}, 0, 0, 0, 0}};",
         f"  static const Place places[] = {{{', '.join([*places, '{0, 0}'])}}};",
         f"  static const Step steps[] = {{{', '.join([*rows, '{0, 0, 0, 0, 0}'])}}};",
         f"  static const long moves[] = {{{', '.join(map(str, [*table.moves, 0]))}}};",
