@@ -80,6 +80,7 @@ def products() -> list[Product]:
     made += [product((), rows, 600, 67, order) for rows in range(1, 6) for order in ("NN", "TN")]
     made += [product((2,), rows, 531, LONG) for rows in (1, 3)]
     made += [product((), rows, 600, FULL) for rows in (1, 2, 30)]
+    made += halved()
     pairs = random.Random(2)
     for order in ("NN", "NT", "TN", "TT"):
         for shape in ((1, 1, 1), (3, 5, 7), (15, 33, 64), (17, 64, 255), (130, 100, 2049)):
@@ -90,6 +91,12 @@ def products() -> list[Product]:
     made += [replace(looped(pairs), dtype=BF16) for _ in range(40)]
     made += [looped(source) for _ in range(60)]
     return made
+
+
+def halved() -> list[Product]:
+    """Products whose rows and columns are both cut into blocks."""
+    even = (128, 128, 32), (128, 64, 32), (112, 128, 32), (192, 64, 128)
+    return [*(product((), *shape) for shape in even), product((), 128, 128, 32, "NT")]
 
 
 def emitted(one: Product) -> Emitted:
@@ -324,6 +331,24 @@ def test_products_pass_the_sanitizers(library: ctypes.CDLL, tmp_path: Path) -> N
     more = [KernelSource(*tiles(dtype)) for dtype in (F32, F64, BF16)]
     write_kernels(done, tmp_path, more, library.target)
     assert run_standalone(tmp_path, "sanitize") == ""
+
+
+def test_half_of_the_parts_is_rows_of_a_tall_product(library: ctypes.CDLL) -> None:
+    """But columns where rows are fewer, or are cut in three, or b has to be turned."""
+    for one, tall in zip(halved(), (True, True, False, False, False), strict=True):
+        memory = memory_of(one, np.random.default_rng(0))
+        parts = emitted(one).parts
+        run(library, one, memory, range(1))
+        whole = memory[2].copy()
+        memory[2][:] = CANARY
+        pointers = [array.ctypes.data for array in memory]
+        function = library[emitted(one).name]
+        assert function((ctypes.c_void_p * 3)(*pointers), 0, parts // 2, parts) == 0
+        rows, columns = count(one.rows), count(one.columns)
+        expected = np.full((rows, columns), CANARY, np.float32)
+        half = np.s_[: rows // 2] if tall else np.s_[:, : columns // 2]
+        expected[half] = whole[: rows * columns].reshape(rows, columns)[half]
+        assert np.array_equal(memory[2][: rows * columns].reshape(rows, columns), expected), one
 
 
 def test_the_number_of_parts_changes_no_bit(library: ctypes.CDLL) -> None:

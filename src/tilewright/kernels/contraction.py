@@ -303,7 +303,11 @@ def _block(product: Product, tiling: Tiling, down: int, across: int, followed: b
     rows, columns = count(product.rows), count(product.columns)
     panels = -(-columns // SLICE)
     lines = [
-        *together(across, down, ("s", "wide", "r", "high")),
+        *(
+            together(down, across)
+            if _is_tall(product, down)
+            else together(across, down, ("s", "wide", "r", "high"))
+        ),
         f"const long right = {panels} * (s + wide) / {across} * {SLICE};",
     ]
     lines += [f"long batch = u / {down * across};"] if product.batch else []
@@ -325,6 +329,16 @@ def _block(product: Product, tiling: Tiling, down: int, across: int, followed: b
         f"    {'KERNEL_then, &with' if followed else '0, 0'});",
         "u += wide * high;",
     ]
+
+
+def _is_tall(product: Product, down: int) -> bool:
+    """Say whether threads have blocks of rows of their own rather than of columns.
+
+    What a thread makes then lies together, where an update of the same elements finds it in that
+    thread's cache; but each packs all of b, which is dear where b has to be turned.
+    """
+    (_, step, _), rows = product.columns[-1], count(product.rows)
+    return rows >= count(product.columns) and down % 2 == 0 and step == 1
 
 
 def together(
