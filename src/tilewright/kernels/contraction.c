@@ -596,12 +596,17 @@ void NAME(const long *down, const long *across, const long *along, long top, lon
                                whole && t, &coming};
           if (is_broad) broad_tile(high, &stack, x);
           else any_tiles(high, width / LANES, stop - q, &stack, x);
-          if (!whole)
-            for (long r = 0; r < high * (stop - q); r++)
-              for (long s = 0; s < have; s++) {
-                T *sum = sums + r * ABREAST * PANEL + s, *to = c ? c + ci[i + r] + cj[j + s] : 0;
-                *(taken ? sum : to) = (t ? *to + *sum : *sum) * factor;
-              }
+          if (!whole && (t || factor != 1 || !taken))
+            for (long r = 0; r < high * (stop - q); r++) {
+              T *sum = sums + r * ABREAST * PANEL, *row = c ? c + ci[i + r] : 0;
+              if (near_c && !t && !taken)
+                for (long s = 0; s < have; s++) row[cj[j] + s] = sum[s] * factor;
+              else
+                for (long s = 0; s < have; s++) {
+                  T *to = row + cj[j + s];
+                  *(taken ? sum + s : to) = (t ? *to + sum[s] : sum[s]) * factor;
+                }
+            }
         }
         const long waiting = j % (ABREAST * PANEL);   /* columns before these that were kept */
         if (taken && (waiting == (ABREAST - 1) * PANEL || j + PANEL >= some))
