@@ -21,7 +21,7 @@ from tilewright.base.sizes import Sizes, nominal
 from tilewright.compiler import control
 from tilewright.compiler.accumulate import place_accumulated
 from tilewright.compiler.attention import place_attention
-from tilewright.compiler.choices import Choices
+from tilewright.compiler.choices import Choices, last_cache
 from tilewright.compiler.depthwise import place_depthwise
 from tilewright.compiler.epilogue import place_followed, place_product
 from tilewright.compiler.inplace import updates_in_place
@@ -126,7 +126,7 @@ class Assembly:
 
     def __init__(self, graph: Graph, options: Options, choices: Choices, kernels: Sources):
         self.graph = graph
-        self.options = options
+        self.options, self.cache = options, last_cache(options)
         self.choices = choices
         self.places: dict[str, View] = {}
         self.buffers: dict[str, Buffer] = {}
@@ -286,18 +286,17 @@ class Assembly:
 
     def _kernel(self, node: Node, body: Graph, reason: str) -> None:
         views = [self.places[value.name] for value in node.inputs]
-        strides = {
-            inner.name: view.strides
-            for inner, view in zip(body.inputs, views, strict=True)
-            if not is_contiguous(view)
-        }
-        made = emit(body, strides, check=self.options.verify)
+        pairs = zip(body.inputs, views, strict=True)
+        strides = {inner.name: view.strides for inner, view in pairs if not is_contiguous(view)}
+        in_place = any(value.name in self.in_place for value in node.outputs)
+        cache = 0 if in_place else self.cache  # what it reads is near
+        made = emit(body, strides, check=self.options.verify, cache=cache)
         self.kernel(made)
         outputs = tuple(self.place(value) for value in node.outputs)
-        views += [self._sizes()] if made.sizes else []
-        step = Launch(made.name, tuple(views), outputs, made.parts, node.origin, made.flops)
-        self.steps.append(step)
-        self.decide(node, "kernel", f"{reason}: {made.name}", made.flops, made.bytes, made.nest)
+        inputs = (*views, *([self._sizes()] if made.sizes else []))
+        self.steps.append(Launch(made.name, inputs, outputs, made.parts, node.origin, made.flops))
+        reason += f": {made.name}{made.written}"
+        self.decide(node, "kernel", reason, made.flops, made.bytes, made.nest)
 
     def kernel(self, made: Emitted) -> None:
         """Add a kernel to the Program, if it does not have it."""
@@ -396,10 +395,11 @@ class Assembly:
         type_ = TensorType(source.shape, self.buffers[source.buffer].type.dtype)
         node = Node("copy", (Value("x", type_),), (Value("y", formula.type),), formula=formula)
         strides = {} if is_contiguous(source) else {"x": source.strides}
-        made = emit(as_body(node), strides, check=self.options.verify)
+        made = emit(as_body(node), strides, check=self.options.verify, cache=self.cache)
         self.kernel(made)
         inputs = (source, *([self._sizes()] if made.sizes else []))
         self.steps.append(Launch(made.name, inputs, (target,), made.parts))
+        reason += made.written
         self.decisions.append(Decision(target.buffer, "copy", reason, bytes=made.bytes))
 
     def scratch(self, wish: str, type_: TensorType) -> View:

@@ -137,6 +137,11 @@ def usual_knobs(options: Options) -> Tiling:
     return usual_tiling(this_processor(options.target).vector)
 
 
+def last_cache(options: Options) -> int:
+    """Return the bytes of the last cache before memory."""
+    return this_processor(options.target).l3
+
+
 def alone(node: Node) -> Graph:
     """Return the graph of one node."""
     return Graph("kernel", tuple(dict.fromkeys(node.inputs)), (node,), node.outputs)

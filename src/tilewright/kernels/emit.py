@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from tilewright.base.expr import Call, Const, Expr, Read, walk
 from tilewright.base.scalar import BY_NAME as FUNCTIONS
-from tilewright.base.sizes import Size, larger, smaller
+from tilewright.base.sizes import Size, larger, nominal, smaller
 from tilewright.graph import notation
 from tilewright.graph.ir import Formula, Graph
 from tilewright.kernels.body import (
@@ -38,6 +38,7 @@ from tilewright.kernels.naive import can_slice, print_naive
 from tilewright.kernels.plan import Plan, make_plan
 from tilewright.kernels.rows import schedule_region
 from tilewright.kernels.scatter import apart_loops, print_scatter, scattered
+from tilewright.kernels.stream import stream
 from tilewright.kernels.support import print_support
 from tilewright.kernels.text import Block, Scope
 
@@ -67,8 +68,9 @@ class Emitted:
     parts: how many there are.  flops, bytes:
     what all parts together compute and touch.  recipe: how it was made, and why.
     sizes: whether p holds, between inputs and outputs, the values of all named sizes (`long`).
-    nest: what it computes and its loops, as text (`loops_text`); "" where there are none.  product:
-    the matrix product that it computes, perhaps with what follows, and its knobs.
+    nest: what it computes and its loops, as text (`loops_text`); "" where there are none.  streams:
+    whether results are written past the caches.  product: the matrix product that it computes,
+    perhaps with what follows, and its knobs.
     The function returns 0, or the sum of 1 (an index out of range), 2 (an integer divided by zero)
     and 4 (out of memory).
     """
@@ -81,7 +83,13 @@ class Emitted:
     recipe: str
     sizes: bool = False
     nest: str = ""
+    streams: bool = False
     product: "tuple[Product, Tiling] | None" = None
+
+    @property
+    def written(self) -> str:
+        """How results are written where that is not as usual, in the words of `explain`."""
+        return ", past the caches" if self.streams else ""
 
 
 def emit_naive(graph: Graph, strides: Mapping[str, tuple[int, ...]] | None = None) -> Emitted:
@@ -103,19 +111,24 @@ def print_plainly(body: Body, reason: str) -> Emitted:
 
 
 def emit(
-    graph: Graph, strides: Mapping[str, tuple[int, ...]] | None = None, *, check: bool = False
+    graph: Graph,
+    strides: Mapping[str, tuple[int, ...]] | None = None,
+    *,
+    check: bool = False,
+    cache: int = 0,
 ) -> Emitted:
     """Return the kernel of a body: a graph of formula nodes whose extents are numbers.
 
     strides: of inputs that are not contiguous and row-major, in elements.  check: verify its loops
     where no size varies; raises LoopError where they have no meaning, or one that depends on who
-    runs what when.
+    runs what when.  cache: bytes of the last cache before memory; a kernel that moves more writes
+    results past it; 0 where none may.
     """
-    return _emit(canonical(graph, strides or {}), check)
+    return _emit(canonical(graph, strides or {}), check, cache)
 
 
 @functools.lru_cache(maxsize=1024)
-def _emit(plain: Body, check: bool) -> Emitted:
+def _emit(plain: Body, check: bool, cache: int) -> Emitted:
     """Print a body under canonical names: what layers that are alike have in common."""
     body = solved_body(plain)
     choice = choose(body)
@@ -125,11 +138,13 @@ def _emit(plain: Body, check: bool) -> Emitted:
     printer = Printer(body, inputs)
     root = Scope(Block(), frozenset())
     loops: list[Item] = []
+    is_far = 0 < cache < nominal(bytes_of(body))
     if choice.plan is not None:
         units = 1
         for region in choice.plan.regions:
             if all(volume(static_shape(s.formula.type)) for s in region.statements):
                 nest = schedule_region(canonical_nest(body, region), region)
+                nest = stream(nest) if is_far else nest
                 if check and not any(isinstance(extent, Size) for _, extent in region.extents):
                     verify(nest)
                 units = larger(units, print_nest(printer, nest, outputs, root))
@@ -254,13 +269,15 @@ def finish(
     if printer.can_fail:
         lines.append("    int bad = 0;")
     lines += code
+    if "stream" in printer.used:
+        lines.append("    streamed();")
     lines.append(f"    return {'bad' if printer.can_fail else '0'};")
     lines.append("}")
     helpers = [text for name, text in SIZE_FUNCTIONS.items() if sizes and name in read]
     above = (*filter(None, (print_support(printer.used),)), *helpers)
     work = flops_of(body), bytes_of(body)
     made = named((*above, *lines), parts, *work, recipe, sizes=bool(sizes))
-    return replace(made, nest=nest)
+    return replace(made, nest=nest, streams="stream" in printer.used)
 
 
 def named(

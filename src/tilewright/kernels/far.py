@@ -3,7 +3,8 @@
 The idea: a processor looks ahead along what it reads, and a phase that computes from what is near
 reads nothing new: memory would have nothing to do.  So that phase asks for each line that the first
 one will read of the next row, and a phase before the last for each line of this row that will be
-written.
+written.  Lanes in blocks ask for the next block: a processor looks ahead less far where what it
+loads hangs on a condition.
 
 This module does not know how the phases are made.
 """
@@ -12,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from tilewright.base import algebra
 from tilewright.base.expr import Call, Const, Expr, Read, Sym, names, substitute, walk
-from tilewright.kernels.body import contiguous, has_read, static_shape
+from tilewright.kernels.body import contiguous, has_read, static_shape, volume
 from tilewright.kernels.keep import element_of
 from tilewright.kernels.regions import Region
 from tilewright.kernels.statement import State, Statement
@@ -62,6 +63,24 @@ def next_gathered(state: State, region: Region, block: Sym, by: int) -> list[Rea
         for column in range(0, by, LINE // state.body.type(read.tensor).dtype.bytes):
             place = {row: after, inner: Call("add", (block, Const(column)))}
             found.append(Read(read.tensor, tuple(substitute(one, place) for one in read.index)))
+    return found
+
+
+def next_block(state: State, statement: Statement, lanes: str, begin: Expr, by: int) -> list[Read]:
+    """Return one element of each line that `by` lanes read from `begin` on, of what is as large as
+    the result: the rest is near."""
+    size = volume(static_shape(statement.formula.type))
+    found = []
+    for read in dict.fromkeys(state.reads(statement)):
+        type_ = state.body.type(read.tensor)
+        if any(map(has_read, read.index)) or volume(static_shape(type_)) < size:
+            continue
+        if dict(_steps(state, read)).get(Sym(lanes)) != 1:
+            continue
+        for column in range(0, by, LINE // type_.dtype.bytes):
+            place = {lanes: Call("add", (begin, Const(column)))}
+            index = (state.simplify(substitute(one, place)) for one in read.index)
+            found.append(Read(read.tensor, tuple(index)))
     return found
 
 

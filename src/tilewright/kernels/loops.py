@@ -13,6 +13,7 @@ Grammar
     item   = Loop(name, low, high, items, kind, step)  for r0 in 0..48: ...
            | Let(name, value)                          let r0 = u // 64
            | Do(formula, loops, into, slot)            v0(r0, c0), or v0(r0, c0) into s0[l]
+           | Do(formula, loops, streamed=True)         stream v0(r0, c0)
            | Sums(name, formula, length, dtype)        sums s0[32]: f64 of v0
            | Fold(formula, index, sums, slot)          v0[r0] from s0, or v0[r0] from s0[r0 - m]
            | Buffer(name, formula, length)             buffer k0[1000] of v2
@@ -30,8 +31,10 @@ loops of one name are one loop in several places.
 Terms of a reduction go into accumulators, `Sums`, each of which begins at what a sum begins from;
 `Fold` makes the result of all of them, pairwise, or of one.  A formula that no item computes is
 computed where it is read, but where a loop before has kept it.  `Fetch` computes nothing: it asks
-for memory that will be touched soon, and may name what lies beyond a tensor.  `loops_text` prints
-and parses a nest, `loops_check` judges one, `schedule` rewrites one, `loops_c` prints one as C.
+for memory that will be touched soon, and may name what lies beyond a tensor.  What is streamed is
+written past the caches: nothing here reads it again, and lanes write runs of it that begin with
+lines of memory.  `loops_text` prints and parses a nest, `loops_check` judges one, `schedule`
+rewrites one, `loops_c` prints one as C.
 
 This module does not know why a nest is cut as it is.
 """
@@ -65,12 +68,14 @@ class Do:
     """One term of a formula: what each of the formula's loops is, in their order.
 
     into, slot: of a reduction, the accumulators and which of them; "" before there are any.
+    streamed: whether a result is written past the caches.
     """
 
     formula: str
     loops: tuple[Expr, ...]
     into: str = ""
     slot: Expr = Const(0)
+    streamed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

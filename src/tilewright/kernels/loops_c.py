@@ -7,9 +7,10 @@ This module does not know which loops are good ones.
 """
 
 from collections.abc import Mapping
+from itertools import takewhile
 
 from tilewright.base.dtypes import BOOL, I64
-from tilewright.base.expr import Call, Const, Expr, Read, Sym, names
+from tilewright.base.expr import Call, Const, Expr, Read, Sym, names, substitute
 from tilewright.base.expr import walk as expressions
 from tilewright.base.scalar import BY_NAME as FUNCTIONS
 from tilewright.base.sizes import Size, greatest_of, same
@@ -80,7 +81,7 @@ class _Walk:
     """One walk over a nest.  Mutable: it remembers accumulators, and what is kept for later loops.
 
     held: the accumulators by name.  kept: values that are in memory, with the C text that loads
-    them.
+    them.  blocks: of results that are streamed here, with the C text of an element.
     """
 
     def __init__(self, printer: Printer, nest: LoopNest, targets: Mapping[str, Memory]) -> None:
@@ -89,6 +90,7 @@ class _Walk:
         self.targets = targets
         self.held: dict[str, Held] = {}
         self.kept: dict[Expr, Term] = {}
+        self.blocks: dict[str, str] = {}
         self.has_steps = has_steps(nest.body)
         self.has_choices = has_choices(nest.body)
 
@@ -112,6 +114,8 @@ class _Walk:
         match item:
             case Let(name, value):
                 scope.add(f"const long {name} = {self.index(value, scope)};")
+            case Loop() if (streams := _streamed(item)) and not self.blocks:
+                self.streamed(item, streams, scope)
             case Loop() if calls := self.stepped(item, scope):
                 self.by_steps(item, calls, scope)
             case Loop():
@@ -120,8 +124,10 @@ class _Walk:
                 inner = self.opened(scope, item)
                 outside = printer.limits
                 printer.bounded((*outside, *_limits(item)))
+                lets = tuple(takewhile(lambda each: isinstance(each, Let), item.items))
+                self.items(lets, inner)
                 self.begin(item, inner)
-                self.items(item.items, inner)
+                self.items(item.items[len(lets) :], inner)
                 printer.bounded(outside)
                 if pragma == ONE_BY_ONE and self.count(item.low, item.high) == 1:
                     inner.add(NO_VECTORS)
@@ -131,7 +137,7 @@ class _Walk:
             case Do(_, _, "", _):
                 statement = self.nest.statement(item)
                 assert not statement.is_reduction, f"{item.formula} has no accumulators"
-                store(printer, statement, self.targets, scope)
+                store(printer, statement, self.targets, scope, self.blocks.get(item.formula, ""))
             case Do(_, _, into, slot):
                 at = self.index(slot, scope)
                 take(printer, self.nest.statement(item), self.held[into], at, scope)
@@ -149,6 +155,30 @@ class _Walk:
                 self.keep(item, scope)
             case Fetch(element):
                 self.fetch(element, scope)
+
+    def streamed(self, loop: Loop, does: list[Do], scope: Scope) -> None:
+        """Print lanes that collect what they make near, and then write it past the caches."""
+        printer, count = self.printer, self.count(loop.low, loop.high)
+        assert count is not None, "lanes that stream are so many"
+        first: dict[str, Expr] = {loop.name: loop.low}
+        for let in (item for item in loop.items if isinstance(item, Let)):
+            first[let.name] = substitute(let.value, first)
+        place = self.index(Call("sub", (Sym(loop.name), loop.low)), scope)
+        printer.used.add("stream")
+        after: list[str] = []
+        for do in does:
+            memory, near = self.targets[do.formula], printer.fresh("near")
+            scope.add(f"{memory.dtype.c} {near}[{count}];")
+            self.blocks[do.formula] = f"{near}[{place}]"
+            index = _target(self.nest.statement(do)).index
+            begin = printer.normal(Read(do.formula, tuple(substitute(e, first) for e in index)))
+            offset = printer.offset(begin, memory, scope)
+            to = f"(char *)({memory.pointer} + {offset})"
+            after.append(f"stream({to}, (const char *){near}, {count * memory.dtype.bytes});")
+        self.item(loop, scope)
+        self.blocks.clear()
+        for line in after:
+            scope.add(line)
 
     def stepped(self, loop: Loop, scope: Scope) -> tuple[Call, ...]:
         """Return what in a loop is computed by steps: nothing where it fills no block of lanes."""
@@ -214,8 +244,9 @@ class _Walk:
 
     def stored(self, loop: Loop) -> list[Read]:
         """Return what lanes store, if that is all they do."""
-        stores = [item for item in loop.items if isinstance(item, Do) and not item.into]
-        if loop.kind != "lanes" or len(stores) < len(loop.items):
+        items = [item for item in loop.items if not isinstance(item, Let)]
+        stores = [item for item in items if isinstance(item, Do) and not item.into]
+        if loop.kind != "lanes" or len(stores) < len(items):
             return []
         return [self.printer.normal(_target(self.nest.statement(item))) for item in stores]
 
@@ -356,14 +387,23 @@ def _as_it_stands(index: Expr) -> Term:
 
 
 def store(
-    printer: Printer, statement: Statement, targets: Mapping[str, Memory], scope: Scope
+    printer: Printer,
+    statement: Statement,
+    targets: Mapping[str, Memory],
+    scope: Scope,
+    place: str = "",
 ) -> None:
-    """Print the computing and storing of one element of a pointwise statement."""
+    """Print the computing and storing of one element of a pointwise statement; place: the C text of
+    where it goes, if that is not the result yet."""
     read = printer.normal(_target(statement))
     faults = printer.faults(read)
     if faults:
         printer.check(faults, (), scope)
-    write(printer, read, printer.value(read, scope), targets, scope)
+    write(printer, read, printer.value(read, scope), targets, scope, place)
+
+
+def _streamed(loop: Loop) -> list[Do]:
+    return [item for item in loop.items if isinstance(item, Do) and item.streamed]
 
 
 def _target(statement: Statement) -> Read:
@@ -372,9 +412,14 @@ def _target(statement: Statement) -> Read:
 
 
 def write(
-    printer: Printer, read: Read, term: Term, targets: Mapping[str, Memory], scope: Scope
+    printer: Printer,
+    read: Read,
+    term: Term,
+    targets: Mapping[str, Memory],
+    scope: Scope,
+    place: str = "",
 ) -> None:
     """Print the storing of an element of a result."""
     memory = targets[read.tensor]
-    offset = printer.offset(read, memory, scope)
-    scope.add(f"{memory.pointer}[{offset}] = {stored(term, memory.dtype, printer.used)};")
+    place = place or f"{memory.pointer}[{printer.offset(read, memory, scope)}]"
+    scope.add(f"{place} = {stored(term, memory.dtype, printer.used)};")

@@ -38,8 +38,10 @@ from tilewright.kernels.loops import (
 )
 from tilewright.kernels.statement import State
 
+LINE = 64  # bytes that memory is moved by
 TRIED = 3  # iterations of each loop among which two that meet are searched for
 Index = tuple[Expr, ...]
+Path = Sequence[Loop | Let]  # the loops and definitions around an item
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,7 @@ def verify(nest: LoopNest) -> None:
     for path, _, item in placed(nest.items):
         if isinstance(item, Do):
             _verify_range(nest, item, known)
+            _verify_streamed(nest, item, path, known)
         _verify_slot(nest, item, path, known)
     found = accesses(nest)
     for item in walk(nest.items):
@@ -133,6 +136,44 @@ def _verify_range(nest: LoopNest, do: Do, known: Mapping[str, int]) -> None:
             )
 
 
+def _verify_streamed(nest: LoopNest, do: Do, path: Path, known: Mapping[str, int]) -> None:
+    if do.streamed and streamed_from(nest, do, path, known) is None:
+        raise LoopError(
+            f"{do.formula} cannot be streamed",
+            expected="a result that nothing reads again, of which lanes write whole lines",
+            found=show_expr(Read(do.formula, do.loops)),
+        )
+
+
+def streamed_from(nest: LoopNest, do: Do, path: Path, known: Mapping[str, int]) -> Expr | None:
+    """Return which element of a result an item writes, counted row by row, if it can be streamed.
+
+    Nothing may read the result again; the lanes right around the item write elements that lie one
+    after another, the first of them at the beginning of a line.
+    """
+    again = (item.read.tensor for item in walk(nest.items) if isinstance(item, Keep))
+    if not path or do.into or do.formula not in nest.body.outputs or do.formula in again:
+        return None
+    at = max((at for at, item in enumerate(path) if isinstance(item, Loop)), default=0)
+    loop = path[at]
+    if not isinstance(loop, Loop) or loop.kind != "lanes":
+        return None
+    statement = nest.statement(do)
+    index = tuple(statement.bound(entry) for entry in statement.formula.index)
+    offset = algebra.simplify(_offset(nest, Read(do.formula, index)), known)
+    for item in (one for one in reversed(path[at:]) if isinstance(one, Let)):
+        offset = substitute(offset, {item.name: item.value})
+    steps = algebra.affine(offset := algebra.simplify(offset, known))[1]
+    moving = {atom: step for atom, step in steps.items() if loop.name in names(atom)}
+    begin = substitute(offset, {loop.name: loop.low})
+    first, terms = algebra.affine(algebra.simplify(begin, known))
+    grains: dict[Expr, int] = {Sym(item.name): _grain(item) for item in path}
+    size = nest.body.type(do.formula).dtype.bytes
+    apart = (first, *(step * grains.get(atom, 1) for atom, step in terms.items()))
+    begins = all(step * size % LINE == 0 for step in apart)
+    return offset if begins and moving == {Sym(loop.name): 1} else None
+
+
 def _verify_folded(fold: Fold, place: tuple[int, ...], found: Sequence[Access]) -> None:
     for access in found:
         if access.element.tensor == fold.sums and access.place > place:
@@ -143,9 +184,7 @@ def _verify_folded(fold: Fold, place: tuple[int, ...], found: Sequence[Access]) 
             )
 
 
-def _verify_slot(
-    nest: LoopNest, item: Item, path: Sequence[Loop | Let], known: Mapping[str, int]
-) -> None:
+def _verify_slot(nest: LoopNest, item: Item, path: Path, known: Mapping[str, int]) -> None:
     """Accumulators are of the formula that is added to them, and as many as are used."""
     match item:
         case Do(formula, _, name, place) if name:
@@ -167,7 +206,7 @@ def _verify_slot(
         )
 
 
-def _fits(place: Expr, length: int, path: Sequence[Loop | Let], known: Mapping[str, int]) -> bool:
+def _fits(place: Expr, length: int, path: Path, known: Mapping[str, int]) -> bool:
     """Say whether a place is proved to lie below a length, be it for what the bounds of a loop
     have to do with each other."""
     low, high = {place}, {place}
@@ -335,7 +374,7 @@ def _first(access: Access) -> Iterator[dict[str, int]]:
     return islice(_iterations(access.path, {}), TRIED**3)
 
 
-def _iterations(path: Sequence[Loop | Let], env: dict[str, int]) -> Iterator[dict[str, int]]:
+def _iterations(path: Path, env: dict[str, int]) -> Iterator[dict[str, int]]:
     if not path:
         yield env
         return
@@ -375,7 +414,7 @@ def _number(expr: Expr, env: Mapping[str, int]) -> int:
 # ---------------------------------------------------------------------------------------- inverses
 
 
-def tells(index: Index, loop: Loop, path: Sequence[Loop | Let], known: Mapping[str, int]) -> bool:
+def tells(index: Index, loop: Loop, path: Path, known: Mapping[str, int]) -> bool:
     """Say whether an element's index is proved to say in which iteration of `loop` it is.
 
     path: the loops and definitions around the statement, `loop` among them.  What is outside of

@@ -58,7 +58,7 @@ _LOOP = re.compile(
     r"( by (?P<step>\d+))?:"
 )
 _LET = re.compile(r"let (?P<name>\w+) = (?P<value>.*)")
-_DO = re.compile(r"(?P<name>v\d+)\((?P<loops>.*?)\)(?P<into> into .*)?")
+_DO = re.compile(r"(?P<streamed>stream )?(?P<name>v\d+)\((?P<loops>.*?)\)(?P<into> into .*)?")
 _SUMS = re.compile(r"sums (?P<name>\w+)\[(?P<length>\d+)\]: (?P<dtype>\w+) of (?P<formula>v\d+)")
 _FOLD = re.compile(r"(?P<result>v\d+\[.*\]) from (?P<sums>\w+)(?P<slot>\[.*\])?")
 _BUFFER = re.compile(r"buffer (?P<name>\w+)\[(?P<length>\d+)\] of (?P<formula>v\d+)")
@@ -91,8 +91,8 @@ def _items(nest: LoopNest, items: tuple[Item, ...], pad: str) -> Iterator[str]:
                 yield from _items(nest, inner, pad + "  ")
             case Let(name, value):
                 yield f"{pad}let {name} = {show_expr(value)}"
-            case Do(formula, loops, into, slot):
-                line = f"{pad}{formula}({_listed(loops)})"
+            case Do(formula, loops, into, slot, streamed):
+                line = f"{pad}{'stream ' * streamed}{formula}({_listed(loops)})"
                 line += f" into {into}[{show_expr(slot, index=True)}]" if into else ""
                 yield f"{line:<{_COMMENT - 1}} # {_bound(nest, item)}"
             case Sums(name, formula, length, dtype):
@@ -219,9 +219,9 @@ def _read_do(body: Body, line: str, found: re.Match[str]) -> Do:
     if len(loops) != len(formula.loops):
         raise _misread(line, f"{len(formula.loops)} loops of {found['name']}")
     if not found["into"]:
-        return Do(found["name"], loops)
+        return Do(found["name"], loops, streamed=bool(found["streamed"]))
     into = _read_read(line, found["into"].removeprefix(" into "))
-    return Do(found["name"], loops, into.tensor, into.index[0])
+    return Do(found["name"], loops, into.tensor, into.index[0], bool(found["streamed"]))
 
 
 def _misread(line: str, expected: str) -> LoopError:

@@ -169,6 +169,44 @@ _TABLE = (
     *_float_functions(F32),
     *_float_functions(F64),
     *(snippet for dtype in (U8, I8, I16, I32, I64) for snippet in _int_functions(dtype)),
+    Snippet(
+        "stream",
+        """\
+/* Writes lines past the caches; what does not fill one, and all where no line begins, as usual. */
+static inline void stream(char *to, const char *from, long bytes) {
+    long at = 0;
+    for (; at + 64 <= bytes && ((unsigned long)to & 63) == 0; at += 64) {
+#if defined(__clang__)
+        typedef float V __attribute__((vector_size(16), may_alias));
+        typedef float U __attribute__((vector_size(16), aligned(1), may_alias));
+        for (int k = 0; k < 64; k += 16)
+            __builtin_nontemporal_store(*(const U *)(from + at + k), (V *)(to + at + k));
+#elif defined(__AVX512F__)
+        typedef float V __attribute__((vector_size(64), aligned(1), may_alias));
+        __builtin_ia32_movntps512((float *)(to + at), *(const V *)(from + at));
+#elif defined(__AVX__)
+        typedef float V __attribute__((vector_size(32), aligned(1), may_alias));
+        for (int k = 0; k < 64; k += 32)
+            __builtin_ia32_movntps256((float *)(to + at + k), *(const V *)(from + at + k));
+#elif defined(__SSE__)
+        typedef float V __attribute__((vector_size(16), aligned(1), may_alias));
+        for (int k = 0; k < 64; k += 16)
+            __builtin_ia32_movntps((float *)(to + at + k), *(const V *)(from + at + k));
+#else
+        __builtin_memcpy(to + at, from + at, 64);
+#endif
+    }
+    if (at < bytes) __builtin_memcpy(to + at, from + at, bytes - at);
+}
+/* What others read after a barrier has come by then. */
+static inline void streamed(void) {
+#if defined(__SSE__)
+    __builtin_ia32_sfence();
+#else
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+#endif
+}""",
+    ),
     Snippet("malloc", "extern void *malloc(unsigned long);\nextern void free(void *);"),
     *SNIPPETS,
 )

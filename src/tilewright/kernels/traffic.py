@@ -10,8 +10,10 @@ references, be it made from formulas (`of_nest`) or a product in tiles (`of_prod
     part = Ref(tensor, index, extents, strides, size)   one element, over the counters around it
          | Repeat(counter, trips, parts)
 
-Bytes are those of whole lines, read or written once each time that they come in; caches take any
-line anywhere and drop the one that was not used for longest.  This module does not know a machine.
+Bytes are those of whole lines, read or written once each time that they come in; what is streamed
+comes into none.  Caches take any line anywhere and drop the one that was not used for longest.
+
+This module does not know a machine.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -263,7 +265,7 @@ class _Reader:
         index = tuple(substitute(statement.bound(entry), env) for entry in formula.index)
         if isinstance(formula.fill, Read):
             yield from self.reads(Read(formula.fill.tensor, index))
-        if not do.into and do.formula in self.nest.body.outputs:
+        if not do.into and not do.streamed and do.formula in self.nest.body.outputs:
             yield self.ref(do.formula, index)
 
     def keep(self, read: Read, buffer: str, place: Expr, env: Mapping[str, Expr]) -> Iterator[Ref]:
