@@ -3,8 +3,9 @@
 The idea: `graph.classify` tells what part each loop plays; walked group by group, a contraction is
 `bmm(A[batch, m, k], B[batch, k, n])` whatever the order of the dims was: transposes are strides,
 not copies.  Small products are a kernel of ours: a call to the library costs more than they do, and
-ends the region that threads share.  Ours takes loops of any strides; for the library, a group that
-memory does not walk with one stride is copied first.
+ends the region that threads share.  Tiny ones in a large batch stay plain loops, as setting up
+tiles of sums costs more than they do.  Ours takes loops of any strides; for the library, a group
+that memory does not walk with one stride is copied first.
 
 This module does not know how a product is computed; copies are asked for.
 """
@@ -85,7 +86,7 @@ def place_contraction(assembly: "Assembly", node: Node, follow: Follow | None = 
     follow: is asked, if ours is to compute it, to add a kernel of it and of what follows it.
     """
     found = product_in(node)
-    if found is None or 0 in node.output.type.shape:
+    if found is None or 0 in node.output.type.shape or _is_tiny(found):
         return False
     dtype, sources = node.output.type.dtype, operands_of(node)
     left, right = (assembly.places[sources[r.tensor].name] for r in (found.left, found.right))
@@ -199,6 +200,9 @@ def _add(assembly: "Assembly", node: Node, call: MatrixCall, tiling: Tiling, why
 
 SMALL = 40_000_000
 """Operations up to which ours is as fast as the library called for it, anywhere."""
+TINY, BATCH = 256, 64
+"""Terms of one product of so large a batch up to which plain loops take less time than to call for
+its tiles does."""
 FEW, MUCH = 16, 65536
 """Rows that do not pay for packing this many elements of the right operand."""
 SOME, LARGE = 8, 1 << 20
@@ -238,6 +242,12 @@ def is_ours(found: Contraction, dtype: DType) -> bool:
 
 def _flops(found: Contraction) -> int:
     return 2 * _volume((*found.batch, *found.m, *found.n, *found.k))
+
+
+def _is_tiny(found: Contraction) -> bool:
+    """Say whether a product is one of many that are over before tiles of sums are set up."""
+    batch, one = _volume(found.batch), _volume((*found.m, *found.n, *found.k))
+    return type(batch) is type(one) is int and batch >= BATCH and one <= TINY
 
 
 def _is_copied(found: Contraction, left: View, right: View) -> bool:
