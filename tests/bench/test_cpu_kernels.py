@@ -4,7 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from bench import cpu_kernels as bench
-from bench.ceilings import Ceiling
+from bench import machine
+from bench.ceilings import BLOCK, VECTORS, Ceiling, copy_ceiling, copy_past_caches
 from bench.cpu_kernels import Kernel
 
 
@@ -40,6 +41,17 @@ def test_arithmetic_is_held_against_the_peak_and_movement_against_a_copy() -> No
     assert found["tilewright"]["torch_over_ours"][0] == pytest.approx(2.0)
     assert bench.judge(rows, samples, ceilings)["limit_us"] == pytest.approx(0.1)
     assert "2.00  100 %" in bench.line(found)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_the_copy_past_the_caches_copies_all_whole_blocks(threads: int) -> None:
+    if machine.describe()["vectors"] not in VECTORS:
+        pytest.skip("there are no such stores here")
+    source, copied = torch.randn(10 * BLOCK + 5), torch.zeros(10 * BLOCK + 5)
+    copy_past_caches(source, copied, threads)()
+    assert torch.equal(copied[: 10 * BLOCK], source[: 10 * BLOCK])
+    assert not copied[10 * BLOCK :].any()
+    assert copy_ceiling(1000, threads).work == 8000
 
 
 def test_a_block_is_held_against_the_ceiling_of_its_own_round() -> None:
