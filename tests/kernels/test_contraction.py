@@ -86,6 +86,7 @@ def products() -> list[Product]:
         for shape in ((1, 1, 1), (3, 5, 7), (15, 33, 64), (17, 64, 255), (130, 100, 2049)):
             made.append(product((), *shape, order, BF16))
         made += [product((), rows, 600, 67, order, BF16) for rows in range(1, 6)]
+        made += [product((), rows, 96, 1100, order, BF16) for rows in (2, 30)]
         made.append(product((2,), 9, 48, 70, order, BF16))
     made += [sliced(product((2,), 20, 48, 300, dtype=BF16), 16, pair=2)]
     made += [replace(looped(pairs), dtype=BF16) for _ in range(40)]

@@ -136,7 +136,7 @@ def _decided(
         few = before is assembly and _is_packed_for_few(found, right)
         small = _flops(found) <= SMALL and not few
         if dtype == PAIRED:
-            ours = small and not _is_read_for_few(found)
+            ours = _is_better_in_pairs(found, right)
         else:
             ours = small or _is_better(found, dtype, right, assembly.options.target)
     if not (ours or library):
@@ -272,9 +272,12 @@ def _is_packed_for_few(found: Contraction, right: View) -> bool:
     return few and _is_packed(found, right)
 
 
-def _is_read_for_few(found: Contraction) -> bool:
-    """Say whether most of the time would go into reading the right operand for some rows."""
-    return _volume(found.m) < 2 * FEW and _volume((*found.n, *found.k)) >= LARGE
+def _is_better_in_pairs(found: Contraction, right: View) -> bool:
+    """Say whether ours is as fast in bfloat16 as the library's, which is slow with shorter vectors
+    than those of 64 bytes; else most of the time may go into turning columns for some rows."""
+    some = _volume(found.m) < 2 * FEW and _volume((*found.n, *found.k)) >= LARGE
+    turned = some and _is_packed(found, right)
+    return this_processor().vector < 64 or (_flops(found) <= SMALL and not turned)
 
 
 def _is_better(found: Contraction, dtype: DType, right: View, target: str) -> bool:

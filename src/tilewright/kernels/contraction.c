@@ -41,6 +41,13 @@ typedef T O;
 #define in_all_lanes(word) ((word) - (V){})     /* x - 0 is x, -0 too */
 #define in_pairs(terms, xt, pairs) 1
 #define pack_terms pack
+#define PARTS 1                 /* of words that are multiplied one after the other */
+#define part(p, words) (words)
+#endif
+#ifndef MATCHED
+#define MATCHED 0               /* whether tiles make words of two rows of b where they lie */
+#define match(first, second, words) ((void)(first), (void)(second))
+#define in_order(sums) ((void)0)
 #endif
 /* Words as operands lie: they may begin at any element. */
 typedef T Near __attribute__((aligned(sizeof(O)), may_alias));
@@ -98,11 +105,18 @@ inlined void ask(Coming *coming) {
   }
 }
 
-/* One tile; rows and wide are known where it is called.  Two terms a turn: with more, GCC moves sums
-   between registers.  Memory of the sums, and what is packed next, is asked for as the terms go on, a
-   row at a time, or more where terms are few: lines that come from far, all at once, hold up those of
-   a and b. */
-inlined void tile(const int rows, const int wide, const Stack *stack, const T *a, T *c, T *to) {
+/* The words of b that a tile meets in a step over the terms. */
+inlined void read_words(const int wide, const int matched, const T *b, long bj, long bt, V *words) {
+  if (matched) match((const O *)b, (const O *)b + bt, words);
+  else unrolled for (int j = 0; j < wide; j++) words[j] = *(const Row *)(b + j * bj);
+}
+
+/* One tile; rows and kind are known where it is called: how many vectors are beside each other, or
+   WIDE + 1 where these are matched.  Two terms a turn: with more, GCC moves sums between registers.
+   Memory of the sums, and what is packed next, is asked for as the terms go on, a row at a time, or
+   more where terms are few: lines that come from far, all at once, hold up those of a and b. */
+inlined void tile(const int rows, const int kind, const Stack *stack, const T *a, T *c, T *to) {
+  const int wide = least(kind, WIDE), matched = kind > WIDE;
   const long ai = stack->ai, at = stack->at, bt = stack->bt, depth = stack->depth;
   const long bj = BESIDE ? LANES : stack->apart;
   const T *b = stack->b, scale = stack->scale;
@@ -122,15 +136,19 @@ inlined void tile(const int rows, const int wide, const Stack *stack, const T *a
     }
     some = least(rest > half ? rest - half : rest, stretch);
     for (long turns = some; turns > 0; turns--) unrolled for (int s = 0; s < 2; s++) {
-      V right[WIDE];
-      unrolled for (int j = 0; j < wide; j++) right[j] = *(const Row *)(b + j * bj);
-      unrolled for (int j = 0; j < wide; j++) in_register(right[j]);
-      unrolled for (int i = 0; i < rows; i++) {
-        const V left = in_all_lanes(a[i * ai]);           /* in all lanes */
-        if (wide == 1) add_product(sum[i][0], left, right[0]);  /* whose instruction reads left, too */
-        else unrolled for (int j = 0; j < wide; j++) multiply_add(sum[i][j], left, right[j]);
+      V words[WIDE];
+      read_words(wide, matched, b, bj, bt, words);
+      unrolled for (int p = 0; p < PARTS; p++) {
+        V right[WIDE];
+        unrolled for (int j = 0; j < wide; j++) right[j] = part(p, words[j]);
+        unrolled for (int j = 0; j < wide; j++) in_register(right[j]);
+        unrolled for (int i = 0; i < rows; i++) {
+          const V left = part(p, in_all_lanes(a[i * ai]));
+          if (wide == 1) add_product(sum[i][0], left, right[0]);  /* its instruction reads left, too */
+          else unrolled for (int j = 0; j < wide; j++) multiply_add(sum[i][j], left, right[j]);
+        }
+        if (rows * wide == 1) in_register(sum[0][0]);
       }
-      if (rows * wide == 1) in_register(sum[0][0]);
       a += at;
       b += bt;
     }
@@ -140,12 +158,17 @@ inlined void tile(const int rows, const int wide, const Stack *stack, const T *a
         sum[i][j] = (V){};
       }
   }
-  if (depth % 2) unrolled for (int i = 0; i < rows; i++) {
-    const V left = in_all_lanes(a[i * ai]);
-    unrolled for (int j = 0; j < wide; j++) add_product(sum[i][j], left, *(const Row *)(b + j * bj));
+  if (depth % 2) {
+    V words[WIDE];
+    read_words(wide, matched, b, bj, bt, words);
+    unrolled for (int p = 0; p < PARTS; p++) unrolled for (int i = 0; i < rows; i++) {
+      const V left = part(p, in_all_lanes(a[i * ai]));
+      unrolled for (int j = 0; j < wide; j++) add_product(sum[i][j], left, part(p, words[j]));
+    }
   }
   if (half) unrolled for (int i = 0; i < rows; i++) unrolled for (int j = 0; j < wide; j++)
     sum[i][j] += first[i][j];
+  if (matched) unrolled for (int i = 0; i < rows; i++) in_order(sum[i]);
   if (stack->more) unrolled for (int i = 0; i < rows; i++) unrolled for (int j = 0; j < wide; j++)
     sum[i][j] += *(const V *)(c + i * here.row + j * here.vector);
   if (scale != 1) unrolled for (int i = 0; i < rows; i++) unrolled for (int j = 0; j < wide; j++)
@@ -156,30 +179,35 @@ inlined void tile(const int rows, const int wide, const Stack *stack, const T *a
 }
 
 #ifdef __SANITIZE_ADDRESS__
-#define SHAPE(rows, wide, ...) tile(rows, wide, __VA_ARGS__)    /* compiles in a tenth of the time */
+#define SHAPE(rows, kind, ...) tile(rows, kind, __VA_ARGS__)    /* compiles in a tenth of the time */
 #else
 /* Each shape is a function of its own, which has all registers to itself: where tiles of a stack
    follow each other in one function, GCC keeps sums in memory. */
-#define DEFINE(R, W)                                                                              \
-  static __attribute__((noinline)) void tile_##R##_##W(const Stack *stack, const T *a, T *c,      \
-                                                       T *to) {                                   \
-    if (R <= ROWS) tile(R, W, stack, a, c, to);                                                   \
+#define DEFINE(R, KIND)                                                                           \
+  static __attribute__((noinline)) void tile_##R##_##KIND(const Stack *stack, const T *a, T *c,   \
+                                                          T *to) {                                \
+    if (R <= ROWS) tile(R, KIND, stack, a, c, to);                                                \
   }
 #define EACH(MACRO)                                                                               \
   MACRO(1) MACRO(2) MACRO(3) MACRO(4) MACRO(5) MACRO(6) MACRO(7)                                  \
   MACRO(8) MACRO(9) MACRO(10) MACRO(11) MACRO(12) MACRO(13) MACRO(14)
-#define BOTH(R) DEFINE(R, 1) DEFINE(R, 2)
-EACH(BOTH)
+#if MATCHED
+#define KINDS(R) DEFINE(R, 1) DEFINE(R, 2) DEFINE(R, 3)
+#define NAMES(R) {tile_##R##_1, tile_##R##_2, tile_##R##_3},
+#else
+#define KINDS(R) DEFINE(R, 1) DEFINE(R, 2)
 #define NAMES(R) {tile_##R##_1, tile_##R##_2},
-static void (*const shapes[][WIDE])(const Stack *, const T *, T *, T *) = {EACH(NAMES)};
-#define SHAPE(rows, wide, ...) shapes[rows - 1][wide - 1](__VA_ARGS__)
+#endif
+EACH(KINDS)
+static void (*const shapes[][WIDE + MATCHED])(const Stack *, const T *, T *, T *) = {EACH(NAMES)};
+#define SHAPE(rows, kind, ...) shapes[rows - 1][kind - 1](__VA_ARGS__)
 #endif
 
-/* `count` tiles of so many rows and vectors below each other; a: where the first has its rows. */
-static void any_tiles(long rows, long wide, long count, const Stack *stack, const T *a) {
+/* `count` tiles of so many rows, of a kind, below each other; a: where the first has its rows. */
+static void any_tiles(long rows, long kind, long count, const Stack *stack, const T *a) {
   const Tile c = stack->c, to = stack->to;
   for (long q = 0; q < count; q++)
-    SHAPE(rows, wide, stack, a + q * stack->below, c.at + q * rows * c.row,
+    SHAPE(rows, kind, stack, a + q * stack->below, c.at + q * rows * c.row,
           to.at + q * rows * to.row);
 }
 
@@ -193,10 +221,10 @@ inlined void broad(const int rows, const Stack *stack, const T *a) {
   unrolled for (int i = 0; i < rows; i++) unrolled for (int j = 0; j < wide; j++) sum[i][j] = (V){};
   for (long rest = stack->depth; rest > 0; rest = rest > half ? half : 0) {
     for (long t = rest > half ? rest - half : rest; t > 0; t--, a += stack->at, b += stack->bt)
-      unrolled for (int j = 0; j < wide; j++) {
-        const V right = *(const Row *)(b + j * LANES);
+      unrolled for (int j = 0; j < wide; j++) unrolled for (int p = 0; p < PARTS; p++) {
+        const V right = part(p, *(const Row *)(b + j * LANES));
         unrolled for (int i = 0; i < rows; i++) {
-          const V left = in_all_lanes(a[i * stack->ai]);
+          const V left = part(p, in_all_lanes(a[i * stack->ai]));
           multiply_add(sum[i][j], left, right);
         }
       }
@@ -500,7 +528,8 @@ void NAME(const long *down, const long *across, const long *along, long top, lon
     const long n = left + panels * turn / turns * PANEL;
     const long some = least(right, left + panels * (turn + 1) / turns * PANEL) - n;
     const int in_row = walk(across, n, some, bj, cj);
-    const int near_b = in_row && across[3 * across[0] - 1] == PAIR;
+    const long next_b = across[3 * across[0] - 1];
+    const int near_b = in_row && next_b == PAIR;
     const int near_c = in_row && across[3 * across[0]] == 1;
     const long depth = least(all - t, deep), terms = least(length - t * PAIR, deep * PAIR);
     /* Once all terms are summed: a sum and then a product are never rounded as one. */
@@ -509,13 +538,16 @@ void NAME(const long *down, const long *across, const long *along, long top, lon
     const int equal = walk(along, t * PAIR, terms, at, bt), full = terms % PAIR == 0;
     const int paired = in_pairs(terms, bt, pairs) && full;
     const long step_a = terms > 1 ? at[1] - at[0] : 1;
-    const long step_b = depth > 1 ? bw[1] - bw[0] : PAIR;
     const int steady = equal || even(at, terms, step_a);
-    /* Memory holds rows of b as tiles want them; but where many tiles read rows that are far
-       apart. */
-    const long spread = __builtin_labs(step_b) / PAIR;
-    const int dense = (rows <= FEW(spread) * ROWS || spread < SPREAD) && paired &&
-                      step_b % PAIR == 0 && (equal || even(bw, depth, step_b));
+    /* Memory holds rows of b as tiles want them, or terms that they match; but where many tiles read
+       rows that are far apart. */
+    const long next_t = terms > 1 ? bt[1] - bt[0] : 1, next_w = depth > 1 ? bw[1] - bw[0] : PAIR;
+    const int matched = MATCHED && !paired && full && in_row && next_b == 1 &&
+                        (equal || even(bt, terms, next_t));
+    const int words = paired && next_w % PAIR == 0 && (equal || even(bw, depth, next_w));
+    const long step_b = matched ? next_t : next_w / PAIR;       /* from a word to the next */
+    const long spread = __builtin_labs(step_b) / (matched ? PAIR : 1);
+    const int dense = (rows <= FEW(spread) * ROWS || spread < SPREAD) && (matched || words);
     const long beside = near_b && paired && !dense ? some / PANEL * PANEL : 0;
     pack_rows(depth, beside / PANEL, b + bj[0], bw, packed_b);
     int direct[COLUMNS / PANEL];                        /* panels of b that are not packed */
@@ -524,7 +556,9 @@ void NAME(const long *down, const long *across, const long *along, long top, lon
       int vectors = have == width;
       for (long k = j; k < j + width && vectors && !near_b; k += BESIDE ? width : LANES)
         vectors = even(bj + k, BESIDE ? width : LANES, PAIR);
-      direct[j / PANEL] = dense && vectors && (width == LANES || (bj[j + LANES] - bj[j]) % PAIR == 0);
+      direct[j / PANEL] =
+          dense && (matched ? have == PANEL
+                            : vectors && (width == LANES || (bj[j + LANES] - bj[j]) % PAIR == 0));
       if (!direct[j / PANEL] && j >= beside)
         pack_terms(terms, have, b, bt, bj + j, packed_b + j * depth, width);
     }
@@ -539,8 +573,8 @@ void NAME(const long *down, const long *across, const long *along, long top, lon
       const int far = __builtin_labs(jump) >= FAR * PAIR;
       const long meeting = alone ? right - left : some;
       const int steps_a = steady && (equal || even(ai, count, next_a));
-      const int words = PAIR == 1 || (step_a == 1 && full && next_a % PAIR == 0);
-      const int turned = !steps_a || !words || (far && meeting > 2 * PANEL);
+      const int in_words = PAIR == 1 || (step_a == 1 && full && next_a % PAIR == 0);
+      const int turned = !steps_a || !in_words || (far && meeting > 2 * PANEL);
       const int copied = turned && steady && step_a == 1;     /* rows as they lie, nearer */
       const int packed = turned && !copied, held = alone && turn > 0;
       for (long i = 0; copied && !held && i < count; i++) {
@@ -574,7 +608,7 @@ void NAME(const long *down, const long *across, const long *along, long top, lon
         have = is_broad ? breadth : least(some - j, PANEL);
         const long width = (have + LANES - 1) / LANES * LANES;
         const T *y = direct[j / PANEL] ? (const T *)(b + bt[0] + bj[j]) : packed_b + j * depth;
-        const long step = direct[j / PANEL] ? step_b / PAIR : width;
+        const long step = direct[j / PANEL] ? step_b : width;
         const long apart =
             direct[j / PANEL] && width > LANES ? (bj[j + LANES] - bj[j]) / PAIR : LANES;
         const long next = width > LANES ? cj[j + LANES] - cj[j] : LANES;
@@ -594,8 +628,9 @@ void NAME(const long *down, const long *across, const long *along, long top, lon
           const Stack stack = {depth, packed ? heap : high * row_a, row_a, packed ? high : step_a,
                                y, step, apart, there, taken ? own : there, whole ? factor : 1,
                                whole && t, &coming};
+          const long kind = matched && direct[j / PANEL] ? WIDE + 1 : width / LANES;
           if (is_broad) broad_tile(high, &stack, x);
-          else any_tiles(high, width / LANES, stop - q, &stack, x);
+          else any_tiles(high, kind, stop - q, &stack, x);
           if (!whole && (t || factor != 1 || !taken))
             for (long r = 0; r < high * (stop - q); r++) {
               T *sum = sums + r * ABREAST * PANEL, *row = c ? c + ci[i + r] : 0;

@@ -153,13 +153,15 @@ def _print_range(
         across.add(f"const long last = right - v + at, end = last < {length} ? last : {length};")
         _decode(across, columns[:-1], extents)
     loop = across.inner(inner)
-    first = region.statements[0]
-    product = printer.normal(Read(PRODUCT, tuple(first.bound(e) for e in first.formula.index)))
+    first, *others = region.statements
     dtype = printer.memory[PRODUCT].dtype
     element = Term(f"sums[row + {at}]", dtype.compute)
-    if not all(isinstance(one.formula.value, Read) for one in region.statements):
-        element = rounded(element, dtype, printer.used)  # a copy is rounded where it is stored
-    printer.define(product, element, loop)
+    index = tuple(first.bound(entry) for entry in first.formula.index)
+    if not others and first.formula.value == Read(PRODUCT, first.formula.index):
+        made = Read(first.name, index)  # a copy is rounded where it is stored
+    else:
+        made, element = Read(PRODUCT, index), rounded(element, dtype, printer.used)
+    printer.define(printer.normal(made), element, loop)
     for statement in region.statements:
         store(printer, statement, outputs, loop)
     across.add("#pragma GCC ivdep")

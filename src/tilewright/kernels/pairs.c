@@ -6,18 +6,55 @@
 typedef unsigned short O;
 typedef unsigned Word __attribute__((may_alias, aligned(2)));
 typedef unsigned Words __attribute__((vector_size(VECTOR), may_alias));
+typedef O Halves __attribute__((vector_size(VECTOR), aligned(2), may_alias));
 #define in_all_lanes(word) ((V)(*(const Word *)&(word) - (Words){}))
 
 /* Of a pair the second product is added first, as vdpbf16ps does it; that takes numbers smaller than
-   normal ones for 0.  A product of two bfloat16 needs no rounding of its own. */
+   normal ones for 0.  A product of two bfloat16 needs no rounding of its own.  `part`: the words that
+   hold the terms of either, as float32. */
 #if defined(__AVX512BF16__) && VECTOR == 64
+#define PARTS 1
+#define part(p, words) (words)
 #define add_product(sum, x, y) __asm__("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(x), "v"(y))
-#else
-#define SECOND(x) ((V)((Words)(x) & 0xffff0000u))
-#define FIRST(x) ((V)((Words)(x) << 16))
-#define add_product(sum, x, y) ((sum) += SECOND(x) * SECOND(y), (sum) += FIRST(x) * FIRST(y))
-#endif
 #define multiply_add add_product
+#else
+#define PARTS 2
+inlined V part(const int p, V words) {
+  if (p == 0) return (V)((Words)words & 0xffff0000u);
+  return (V)((Words)words << 16);
+}
+#endif
+
+/* Words of columns that lie together, of terms that lie in two rows.  Registers are filled by 16 bytes
+   of columns in turn, and `in_order` puts their sums side by side. */
+#ifndef __clang__
+#define MATCHED 1
+#if VECTOR == 64
+#define LOWER {0, 32, 1, 33, 2, 34, 3, 35, 8, 40, 9, 41, 10, 42, 11, 43, 16, 48, 17, 49, 18, 50, \
+               19, 51, 24, 56, 25, 57, 26, 58, 27, 59}
+#define LEFT {0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23}
+#define ACROSS 8
+#elif VECTOR == 32
+#define LOWER {0, 16, 1, 17, 2, 18, 3, 19, 8, 24, 9, 25, 10, 26, 11, 27}
+#define LEFT {0, 1, 2, 3, 8, 9, 10, 11}
+#define ACROSS 4
+#else
+#define LOWER {0, 8, 1, 9, 2, 10, 3, 11}
+#define LEFT {0, 1, 2, 3}
+#define ACROSS 4
+#endif
+inlined void match(const O *first, const O *second, V *words) {
+  const Halves lower = LOWER, one = *(const Halves *)first, two = *(const Halves *)second;
+  words[0] = (V)__builtin_shuffle(one, two, lower);
+  words[1] = (V)__builtin_shuffle(one, two, lower + 4);
+}
+inlined void in_order(V *sums) {
+  const Words left = LEFT;
+  const V one = sums[0], two = sums[1];
+  sums[0] = __builtin_shuffle(one, two, left);
+  sums[1] = __builtin_shuffle(one, two, left + ACROSS);
+}
+#endif
 
 /* Where pairs of an operand's terms begin.  Returns whether the two of each lie together; a last one
    of an odd number has no second. */
