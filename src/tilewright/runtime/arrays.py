@@ -36,7 +36,7 @@ from tilewright.program import (
     stretches,
     whole,
 )
-from tilewright.runtime.calls import Quick, Types, expect, frame, types, unquickened
+from tilewright.runtime.calls import Quick, Types, Wanted, covered, frame, types, unquickened
 from tilewright.runtime.control import Step, Truth, bind_steps, truth
 from tilewright.runtime.kept import Kept
 from tilewright.runtime.pages import LARGE, SPARE
@@ -125,11 +125,12 @@ class ArrayContext:
                 order = [at - first for at, view in self.results if view is None and at >= first]
             case _:
                 return
+        entered = {each.number for each in self.expected}
         if len(order) == len(self.results):
             self.frame = frame(
                 types,
                 self.call,
-                self.addresses,
+                [0 if at in entered else place for at, place in enumerate(self.addresses)],
                 self.functions[key(stretch)],
                 self.fresh,
                 order,
@@ -252,7 +253,8 @@ def quick_call(
     """
     record = None if kept is None else kept.record
     found = types()
-    if found is None or (kept is not None and record is None):
+    # What was prepared last may be another thread's, and of tensors.
+    if found is None or (kept is not None and (record is None or record.state)):
         return unquickened
     if context.frame is None:
         context.make_frame(found)
@@ -262,20 +264,23 @@ def quick_call(
     staying = {} if kept is None or record is None else kept.places(record)
     rows = []
     for place, item in enumerate(program.inputs):
-        same, layout = staying.get(place, (None, None))
-        at, number = passed.get(item.buffer), -1
+        stays, at, number = staying.get(place), passed.get(item.buffer), -1
+        layout = None if stays is None else stays.form
         if at is not None:
             number = context.expected[at].number
             if layout not in (None, context.layouts[at]):
                 return unquickened  # it is copied at each call
             layout = context.layouts[at]
         assert layout is not None, "an input is passed on, or something is made of it"
+        dtype, shape, strides = layout
+        same = None if stays is None else stays.value
         written = item.buffer in program.updates
-        rows.append(expect(layout, number, written=written, same=same))
+        form = (*shape, *strides)
+        rows.append(Wanted(same, number, written, *covered(layout), dtype=dtype, form=form))
     lasting = () if record is None else record.kept
     numbers = [each.number for each in context.expected[context.given :]]
     places = [(number, _address(value)) for number, value in zip(numbers, lasting, strict=True)]
-    return found.arrays(np.ndarray, idle, kept, record, tuple(rows), (*chain(*places),))
+    return found.quick(idle, kept, record, tuple(rows), (*chain(*places),), (np.ndarray,))
 
 
 def overlap(one: Array, other: Array) -> bool:

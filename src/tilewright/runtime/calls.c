@@ -133,8 +133,21 @@ static void raise_failure(Frame *frame, long outcome) {
   Py_DECREF(error);
 }
 
+/* Find where a tensor is by `data_ptr`, a method of its type, or an array, for which that is NULL. */
+static int find(PyObject *value, PyObject *data_ptr, char **where) {
+  if (!data_ptr) {
+    *where = ((Array *)value)->data;
+    return 0;
+  }
+  PyObject *found = PyObject_CallOneArg(data_ptr, value);
+  if (!found) return -1;
+  *where = (char *)PyLong_AsVoidPtr(found);
+  Py_DECREF(found);
+  return *where == NULL && PyErr_Occurred() ? -1 : 0;
+}
+
 /* Return the outputs of a run whose inputs have been entered. */
-static PyObject *frame_run(Frame *frame) {
+static PyObject *frame_run(Frame *frame, PyObject *data_ptr) {
   Py_ssize_t count = PyTuple_GET_SIZE(frame->makers);
   PyObject *outputs[count + 1], *results = NULL;
   Py_ssize_t made = 0;
@@ -142,7 +155,10 @@ static PyObject *frame_run(Frame *frame) {
     PyObject *output = PyObject_CallNoArgs(PyTuple_GET_ITEM(frame->makers, made));
     if (!output) goto end;
     outputs[made] = output;
-    frame->call.buffers[frame->numbers[made]] = ((Array *)output)->data;
+    if (find(output, data_ptr, &frame->call.buffers[frame->numbers[made]])) {
+      made++;
+      goto end;
+    }
   }
   if (frame->threads != Py_None) {
     PyObject *threads = PyObject_CallNoArgs(frame->threads);
@@ -167,35 +183,40 @@ end:
   return results;
 }
 
-/* ---- a call on arrays -------------------------------------------------------------------------- */
+/* ---- a call ------------------------------------------------------------------------------------ */
 
-/* What an input must be.  same: the very array, or NULL for any.  number: of its buffer, or -1 where
-   the run does not read it.  flags: those that it must have.  low, high: the bytes that it covers.
-   form: its shape, then its strides. */
+/* What an input must be.  same: the very one, or NULL for any.  number: of its buffer, or -1 where the
+   run does not read it.  low, high: the bytes that it covers.
+   Of an array: flags: those that it must have.  form: its shape, then its strides.
+   Of a tensor that must be the very one: address, version: what torch says of it. */
 typedef struct {
   PyObject *dtype, *same;
   long number;
-  int rank, flags;
+  int is_written, rank, flags;
   Py_ssize_t low, high, *form;
+  char *address;
+  long long version;
 } Expected;
 
 /* idle: contexts, of which each has a `frame`.  keeper: has `record` as `_last` while what is kept is
    current; None where nothing is kept.  places: where what is kept lies, in pairs of a buffer's number
-   and an address.  any_written: whether an input is. */
+   and an address.
+   Of arrays: type: theirs.
+   Of tensors: alike: compares all of them.  data_ptr: where one is.  asks: whether gradients are on, which must be `gradients`.  forward: of a module, whose
+   `_current_level` is below 0 outside of forward mode.  count: hears which tensors were written. */
 typedef struct {
   PyObject_HEAD
   vectorcallfunc call;
-  PyObject *type, *idle, *keeper, *record;
+  PyObject *idle, *keeper, *record, *type;
+  PyObject *alike, *data_ptr, *asks, *gradients, *forward, *count;
   Expected *expected;
-  Py_ssize_t inputs, kept;
+  Py_ssize_t inputs, kept, written;
   unsigned long long *places;
-  int any_written;
-} ArrayCall;
+} Quick;
 
-static PyObject *name_frame, *name_last;
+static PyObject *name_frame, *name_last, *name_version, *name_level;
 
-static int is_expected(const ArrayCall *call, PyObject *value, const Expected *wanted) {
-  if ((PyObject *)Py_TYPE(value) != call->type || (wanted->same && value != wanted->same)) return 0;
+static int is_expected(PyObject *value, const Expected *wanted) {
   const Array *array = (const Array *)value;
   if (array->dtype != wanted->dtype || array->rank != wanted->rank) return 0;
   if ((array->flags & wanted->flags) != wanted->flags) return 0;
@@ -204,85 +225,150 @@ static int is_expected(const ArrayCall *call, PyObject *value, const Expected *w
   return 1;
 }
 
-/* Say whether an input that is written may share memory with another one. */
-static int any_shared(const ArrayCall *call, PyObject *const *values) {
+/* Say whether tensors are as those before and torch's modes too; -1 for an error. */
+static int are_alike(const Quick *call, PyObject *const *values) {
+  PyObject *level = PyDict_GetItemWithError(call->forward, name_level);
+  if (!level || !PyLong_Check(level) || PyLong_AsLong(level) >= 0) return PyErr_Occurred() ? -1 : 0;
+  PyObject *asks = PyObject_CallNoArgs(call->asks);
+  Py_XDECREF(asks); /* true and false live for ever */
+  if (asks != call->gradients) return asks ? 0 : -1;
+  PyObject *same = PyObject_Vectorcall(call->alike, values, (size_t)call->inputs, NULL);
+  Py_XDECREF(same);
+  return same ? same == Py_True : -1;
+}
+
+/* Say whether a tensor has been written as often as it had been; not where writes are not counted. */
+static int is_unwritten(PyObject *value, const Expected *wanted) {
+  PyObject *version = PyObject_GetAttr(value, name_version);
+  int is_same = version && PyLong_AsLongLong(version) == wanted->version;
+  Py_XDECREF(version);
+  if (PyErr_Occurred()) PyErr_Clear();
+  return is_same;
+}
+
+/* Say whether all inputs are as expected, and find where they are; -1 for an error. */
+static int are_expected(const Quick *call, PyObject *const *values, char **where) {
+  for (Py_ssize_t k = 0; k < call->inputs; k++) {
+    const Expected *wanted = &call->expected[k];
+    if (wanted->same && values[k] != wanted->same) return 0;
+    if (call->type && ((PyObject *)Py_TYPE(values[k]) != call->type || !is_expected(values[k], wanted))) return 0;
+  }
+  if (!call->type) {
+    int alike = are_alike(call, values);
+    if (alike != 1) return alike;
+  }
+  for (Py_ssize_t k = 0; k < call->inputs; k++) {
+    const Expected *wanted = &call->expected[k];
+    if (find(values[k], call->data_ptr, &where[k])) return -1;
+    if (!call->type && wanted->same && (where[k] != wanted->address || !is_unwritten(values[k], wanted))) return 0;
+  }
+  if (call->keeper == Py_None) return 1;
+  PyObject *last = PyObject_GetAttr(call->keeper, name_last);
+  Py_XDECREF(last);
+  return last ? last == call->record : -1;
+}
+
+/* Say whether an input that lies elsewhere than before may share memory with another one, and either
+   is written. */
+static int any_shared(const Quick *call, char *const *where, char *const *buffers) {
   for (Py_ssize_t k = 0; k < call->inputs; k++) {
     const Expected *one = &call->expected[k];
-    if (!(one->flags & WRITEABLE)) continue;
-    const char *start = ((Array *)values[k])->data;
+    if (one->number < 0 || where[k] == buffers[one->number]) continue;
     for (Py_ssize_t j = 0; j < call->inputs; j++) {
       const Expected *other = &call->expected[j];
-      const char *begin = ((Array *)values[j])->data;
-      if (j != k && start + one->low < begin + other->high && begin + other->low < start + one->high) return 1;
+      if (j == k || other->number < 0 || !(one->is_written || other->is_written)) continue;
+      if (where[k] + one->low < where[j] + other->high && where[j] + other->low < where[k] + one->high) return 1;
     }
   }
   return 0;
 }
 
-static int is_current(const ArrayCall *call) {
-  if (call->keeper == Py_None) return 1;
-  PyObject *last = PyObject_GetAttr(call->keeper, name_last);
-  int same = last == call->record;
-  if (!last) PyErr_Clear();
-  Py_XDECREF(last);
-  return same;
+/* Let torch know what was written, as a run that raises may have too; raise what is raised already. */
+static int count_writes(const Quick *call, PyObject *const *values) {
+#if PY_VERSION_HEX >= 0x030c0000
+  PyObject *raised = PyErr_GetRaisedException();
+#else
+  PyObject *type, *raised, *trace;
+  PyErr_Fetch(&type, &raised, &trace);
+#endif
+  PyObject *written = PyTuple_New(call->written), *counted = NULL;
+  Py_ssize_t at = 0;
+  for (Py_ssize_t k = 0; written && k < call->inputs; k++)
+    if (call->expected[k].is_written) PyTuple_SET_ITEM(written, at++, Py_NewRef(values[k]));
+  if (written) counted = PyObject_CallOneArg(call->count, written);
+  Py_XDECREF(written);
+  Py_XDECREF(counted);
+#if PY_VERSION_HEX >= 0x030c0000
+  if (raised) PyErr_SetRaisedException(raised);
+#else
+  if (type) PyErr_Restore(type, raised, trace);
+#endif
+  return counted ? 0 : -1;
 }
 
 /* Enter where inputs lie, and run; None where a context cannot do this. */
-static PyObject *run_in(const ArrayCall *call, PyObject *context, PyObject *const *values) {
+static PyObject *run_in(const Quick *call, PyObject *context, PyObject *const *values, char *const *where) {
   PyObject *found = PyObject_GetAttr(context, name_frame);
   if (!found || found == Py_None) return found;
   Frame *frame = (Frame *)found;
   char **buffers = frame->call.buffers;
-  for (Py_ssize_t k = 0; k < call->inputs; k++) {
-    const Expected *wanted = &call->expected[k];
-    if (wanted->number >= 0) buffers[wanted->number] = ((Array *)values[k])->data;
+  if (call->written && any_shared(call, where, buffers)) {
+    Py_DECREF(found);
+    Py_RETURN_NONE;
   }
+  for (Py_ssize_t k = 0; k < call->inputs; k++)
+    if (call->expected[k].number >= 0) buffers[call->expected[k].number] = where[k];
   for (Py_ssize_t k = 0; k < call->kept; k++)
     buffers[call->places[2 * k]] = (char *)(uintptr_t)call->places[2 * k + 1];
-  PyObject *results = frame_run(frame);
+  PyObject *results = frame_run(frame, call->data_ptr);
+  if (call->count && call->written && count_writes(call, values)) Py_CLEAR(results);
   Py_DECREF(found);
   return results;
 }
 
-/* Return the outputs for one argument, a tuple or list of inputs; None for others than expected. */
-static PyObject *array_call(PyObject *self, PyObject *const *arguments, size_t flags, PyObject *named) {
-  const ArrayCall *call = (const ArrayCall *)self;
+/* Return the outputs for one argument, a tuple or list of inputs; None for others than expected, and
+   where all contexts are in use. */
+static PyObject *quick_call(PyObject *self, PyObject *const *arguments, size_t flags, PyObject *named) {
+  const Quick *call = (const Quick *)self;
   if (PyVectorcall_NARGS(flags) != 1 || named) {
     PyErr_SetString(PyExc_TypeError, "a call takes the sequence of its inputs");
     return NULL;
   }
-  if (!PyTuple_CheckExact(arguments[0]) && !PyList_CheckExact(arguments[0])) Py_RETURN_NONE;
-  Py_ssize_t count = PySequence_Fast_GET_SIZE(arguments[0]);
+  PyObject *given = arguments[0];
+  if (!PyTuple_CheckExact(given) && !PyList_CheckExact(given)) Py_RETURN_NONE;
+  Py_ssize_t count = PySequence_Fast_GET_SIZE(given);
+  if (count != call->inputs) Py_RETURN_NONE;
+  /* A list may be changed by others while something else runs. */
+  PyObject *values[count + 1], *results = NULL;
+  char *where[count + 1];
+  for (Py_ssize_t k = 0; k < count; k++) values[k] = Py_NewRef(PySequence_Fast_GET_ITEM(given, k));
+  int expected = are_expected(call, values, where);
   Py_ssize_t idle = PyList_GET_SIZE(call->idle);
-  if (count != call->inputs || !idle) Py_RETURN_NONE;
-  PyObject *const *given = PySequence_Fast_ITEMS(arguments[0]);
-  for (Py_ssize_t k = 0; k < count; k++)
-    if (!is_expected(call, given[k], &call->expected[k])) Py_RETURN_NONE;
-  if ((call->any_written && any_shared(call, given)) || !is_current(call)) Py_RETURN_NONE;
-  /* A list may be changed by others while the native code runs. */
-  PyObject *values[count + 1];
-  for (Py_ssize_t k = 0; k < count; k++) values[k] = Py_NewRef(given[k]);
-  PyObject *context = Py_NewRef(PyList_GET_ITEM(call->idle, idle - 1)), *results = NULL;
-  if (PyList_SetSlice(call->idle, idle - 1, idle, NULL) == 0) {
-    results = run_in(call, context, values);
-    if (PyList_Append(call->idle, context)) Py_CLEAR(results);
+  if (expected == 1 && idle) {
+    PyObject *context = Py_NewRef(PyList_GET_ITEM(call->idle, idle - 1));
+    if (PyList_SetSlice(call->idle, idle - 1, idle, NULL) == 0) {
+      results = run_in(call, context, values, where);
+      if (PyList_Append(call->idle, context)) Py_CLEAR(results);
+    }
+    Py_DECREF(context);
+  } else if (expected >= 0) {
+    results = Py_NewRef(Py_None);
   }
-  Py_DECREF(context);
   for (Py_ssize_t k = 0; k < count; k++) Py_DECREF(values[k]);
   return results;
 }
 
 static int expect(Expected *expected, PyObject *row) {
   PyObject *same, *dtype, *form;
-  int is_written;
-  if (!PyArg_ParseTuple(row, "OOlpO!nn", &same, &dtype, &expected->number, &is_written, &PyTuple_Type, &form,
-                        &expected->low, &expected->high))
+  unsigned long long address;
+  if (!PyArg_ParseTuple(row, "OlpnnOO!KL", &same, &expected->number, &expected->is_written, &expected->low,
+                        &expected->high, &dtype, &PyTuple_Type, &form, &address, &expected->version))
     return -1;
   expected->same = same == Py_None ? NULL : Py_NewRef(same);
   expected->dtype = Py_NewRef(dtype);
   expected->rank = (int)(PyTuple_GET_SIZE(form) / 2);
-  expected->flags = ALIGNED | (is_written ? WRITEABLE : 0);
+  expected->flags = ALIGNED | (expected->is_written ? WRITEABLE : 0);
+  expected->address = (char *)(uintptr_t)address;
   expected->form = NEW(Py_ssize_t, 2 * expected->rank);
   if (!expected->form) {
     PyErr_NoMemory();
@@ -295,19 +381,31 @@ static int expect(Expected *expected, PyObject *row) {
   return 0;
 }
 
-static PyObject *array_call_new(PyTypeObject *type, PyObject *arguments, PyObject *named) {
+static PyObject *quick_new(PyTypeObject *type, PyObject *arguments, PyObject *named) {
   (void)named;
-  PyObject *array, *idle, *keeper, *record, *rows, *places;
-  if (!PyArg_ParseTuple(arguments, "OO!OOO!O!", &array, &PyList_Type, &idle, &keeper, &record, &PyTuple_Type,
-                        &rows, &PyTuple_Type, &places))
+  PyObject *idle, *keeper, *record, *rows, *places, *kind, *arrays = NULL;
+  PyObject *alike = NULL, *data_ptr = NULL, *asks = NULL, *gradients = NULL, *forward = NULL, *count = NULL;
+  if (!PyArg_ParseTuple(arguments, "O!OOO!O!O!", &PyList_Type, &idle, &keeper, &record, &PyTuple_Type, &rows,
+                        &PyTuple_Type, &places, &PyTuple_Type, &kind))
     return NULL;
-  ArrayCall *call = (ArrayCall *)type->tp_alloc(type, 0);
+  int parsed = PyTuple_GET_SIZE(kind) == 1
+                   ? PyArg_ParseTuple(kind, "O", &arrays)
+                   : PyArg_ParseTuple(kind, "OOOOO!O", &alike, &data_ptr, &asks, &gradients, &PyDict_Type,
+                                      &forward, &count);
+  if (!parsed) return NULL;
+  Quick *call = (Quick *)type->tp_alloc(type, 0);
   if (!call) return NULL;
-  call->call = array_call;
-  call->type = Py_NewRef(array);
+  call->call = quick_call;
   call->idle = Py_NewRef(idle);
   call->keeper = Py_NewRef(keeper);
   call->record = Py_NewRef(record);
+  call->type = Py_XNewRef(arrays);
+  call->alike = Py_XNewRef(alike);
+  call->data_ptr = Py_XNewRef(data_ptr);
+  call->asks = Py_XNewRef(asks);
+  call->gradients = Py_XNewRef(gradients);
+  call->forward = Py_XNewRef(forward);
+  call->count = Py_XNewRef(count);
   call->kept = PyTuple_GET_SIZE(places) / 2;
   call->places = NEW(unsigned long long, 2 * call->kept);
   call->expected = NEW(Expected, PyTuple_GET_SIZE(rows));
@@ -323,19 +421,16 @@ static PyObject *array_call_new(PyTypeObject *type, PyObject *arguments, PyObjec
   for (; !failed && call->inputs < PyTuple_GET_SIZE(rows); call->inputs++) {
     Expected *expected = &call->expected[call->inputs];
     failed = expect(expected, PyTuple_GET_ITEM(rows, call->inputs));
-    call->any_written |= (expected->flags & WRITEABLE) != 0;
+    call->written += expected->is_written;
   }
   if (failed) Py_CLEAR(call);
   return (PyObject *)call;
 }
 
-static int array_call_traverse(PyObject *self, visitproc visit, void *arg) {
-  ArrayCall *call = (ArrayCall *)self;
+static int quick_traverse(PyObject *self, visitproc visit, void *arg) {
+  Quick *call = (Quick *)self;
   Py_VISIT(Py_TYPE(self));
-  Py_VISIT(call->type);
-  Py_VISIT(call->idle);
-  Py_VISIT(call->keeper);
-  Py_VISIT(call->record);
+  for (PyObject **held = &call->idle; held <= &call->count; held++) Py_VISIT(*held);
   for (Py_ssize_t k = 0; k < call->inputs; k++) {
     Py_VISIT(call->expected[k].same);
     Py_VISIT(call->expected[k].dtype);
@@ -343,9 +438,9 @@ static int array_call_traverse(PyObject *self, visitproc visit, void *arg) {
   return 0;
 }
 
-/* What is cleared runs nothing any more: it expects what nobody has. */
-static int array_call_clear(PyObject *self) {
-  ArrayCall *call = (ArrayCall *)self;
+/* What is cleared runs nothing any more: it expects as many inputs as nobody has. */
+static int quick_clear(PyObject *self) {
+  Quick *call = (Quick *)self;
   Py_ssize_t inputs = call->inputs;
   call->inputs = -1;
   for (Py_ssize_t k = 0; k < inputs; k++) {
@@ -353,40 +448,32 @@ static int array_call_clear(PyObject *self) {
     Py_CLEAR(call->expected[k].dtype);
     PyMem_Free(call->expected[k].form);
   }
-  Py_CLEAR(call->type);
-  Py_CLEAR(call->keeper);
-  Py_CLEAR(call->record);
+  for (PyObject **held = &call->idle; held <= &call->count; held++) Py_CLEAR(*held);
   return 0;
 }
 
-static void array_call_free(PyObject *self) {
-  ArrayCall *call = (ArrayCall *)self;
+static void quick_free(PyObject *self) {
+  Quick *call = (Quick *)self;
   PyTypeObject *type = Py_TYPE(self);
   PyObject_GC_UnTrack(self);
-  array_call_clear(self);
-  Py_CLEAR(call->idle);
+  quick_clear(self);
   PyMem_Free(call->expected);
   PyMem_Free(call->places);
   type->tp_free(self);
   Py_DECREF(type);
 }
 
-static PyMemberDef array_call_members[] = {
-    {"__vectorcalloffset__", T_PYSSIZET, offsetof(ArrayCall, call), READONLY, NULL},
+static PyMemberDef quick_members[] = {
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(Quick, call), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };
-static PyType_Slot array_call_slots[] = {
-    {Py_tp_new, array_call_new},
-    {Py_tp_call, PyVectorcall_Call},
-    {Py_tp_members, array_call_members},
-    {Py_tp_traverse, array_call_traverse},
-    {Py_tp_clear, array_call_clear},
-    {Py_tp_dealloc, array_call_free},
+static PyType_Slot quick_slots[] = {
+    {Py_tp_new, quick_new},           {Py_tp_call, PyVectorcall_Call}, {Py_tp_members, quick_members},
+    {Py_tp_traverse, quick_traverse}, {Py_tp_clear, quick_clear},      {Py_tp_dealloc, quick_free},
     {0, NULL},
 };
-static PyType_Spec array_call_spec = {
-    "tilewright.runtime.calls.ArrayCall", sizeof(ArrayCall), 0,
-    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL, array_call_slots};
+static PyType_Spec quick_spec = {"tilewright.runtime.calls.Quick", sizeof(Quick), 0,
+                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL, quick_slots};
 
 /* ---- what Python finds here -------------------------------------------------------------------- */
 
@@ -396,8 +483,10 @@ static PyType_Spec array_call_spec = {
 VISIBLE PyObject *tilewright_types(void) {
   name_frame = PyUnicode_InternFromString("frame");
   name_last = PyUnicode_InternFromString("_last");
-  if (!name_frame || !name_last) return NULL;
-  PyObject *frame = PyType_FromSpec(&frame_spec), *call = PyType_FromSpec(&array_call_spec);
+  name_version = PyUnicode_InternFromString("_version");
+  name_level = PyUnicode_InternFromString("_current_level");
+  if (!name_frame || !name_last || !name_version || !name_level) return NULL;
+  PyObject *frame = PyType_FromSpec(&frame_spec), *call = PyType_FromSpec(&quick_spec);
   PyObject *types = frame && call ? PyTuple_Pack(2, frame, call) : NULL;
   Py_XDECREF(frame);
   Py_XDECREF(call);

@@ -31,26 +31,29 @@ Quick = Callable[[Sequence[Any]], tuple[Any, ...] | None]
 
 
 class Types(NamedTuple):
-    """The types of `calls.c`: what one run at a time uses, and a call on arrays."""
+    """The types of `calls.c`: what one run at a time uses, and a call."""
 
     frame: Callable[..., object]
-    arrays: Callable[..., Quick]
+    quick: Callable[..., Quick]
 
 
 class Wanted(NamedTuple):
-    """What an input of a call on arrays must be; C reads it in this order.
+    """What an input of a call must be; C reads it in this order.
 
-    same: the very array, or None for any.  number: that of its buffer, or -1 where the run does not
-    read it.  form: its shape, then its strides.  low, high: the bytes that it covers.
+    same: the very one, or None for any.  number: that of its buffer, or -1 where the run does not
+    read it.  low, high: the bytes that it covers.  Of arrays: dtype, and form: the shape, then the
+    strides.  Of tensors that must be the very ones: address, version.
     """
 
-    same: np.ndarray[Any, Any] | None
-    dtype: np.dtype[Any]
+    same: object
     number: int
     written: bool
-    form: tuple[int, ...]
     low: int
     high: int
+    dtype: np.dtype[Any] | None = None
+    form: tuple[int, ...] = ()
+    address: int = 0
+    version: int = 0
 
 
 def unsettled(_: Sequence[Any]) -> None:
@@ -99,7 +102,8 @@ def frame(
     """Return the frame of a run that is one native function, and fresh outputs; None where that
     function is none of a library's.
 
-    fresh: numbers and makers of the outputs.  order: the results among them.
+    addresses: of all buffers, 0 for those that each call enters.  fresh: numbers and makers of the
+    outputs.  order: the results among them.
     """
     begin = entry(function)
     if begin is None:
@@ -117,15 +121,13 @@ def frame(
     )
 
 
-def expect(
-    layout: Layout, number: int, *, written: bool, same: np.ndarray[Any, Any] | None = None
-) -> Wanted:
-    """Return what C has to find for an input: any array that lies so, or the very one."""
+def covered(layout: Layout) -> tuple[int, int]:
+    """Return the bytes that an array covers, counted from its first element."""
     dtype, shape, strides = layout
     reached = [(extent - 1) * stride for extent, stride in zip(shape, strides, strict=True)]
     low = sum(min(end, 0) for end in reached)
-    high = sum(max(end, 0) for end in reached) + dtype.itemsize if 0 not in shape else low
-    return Wanted(same, dtype, number, written, (*shape, *strides), low, high)
+    high = sum(max(end, 0) for end in reached) + dtype.itemsize
+    return (low, high) if 0 not in shape else (0, 0)
 
 
 def _reads_arrays(library: ctypes.CDLL) -> bool:

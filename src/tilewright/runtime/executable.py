@@ -164,8 +164,7 @@ class Executable:
         from tilewright.runtime.settled import settle
 
         self._passed(inputs)
-        passed = None if self._kept is None else self._kept.current(inputs)
-        return settle(self._tensor_plan(), self._idle, inputs, passed)
+        return settle(self.program, self._tensor_plan(), self._idle, inputs, self._kept)
 
     def measure(self, inputs: "Sequence[torch.Tensor]", runs: int = 20) -> Trace:
         """Return where the time of a run goes: the mean of some runs, after two that are not told.

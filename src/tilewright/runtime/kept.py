@@ -11,7 +11,7 @@ This module does not know how values are prepared.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter, is_, methodcaller
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -40,6 +40,15 @@ class Record:
     state: list[int] | None
     form: list[Any]
     kept: tuple[Any, ...]
+
+
+class Staying(NamedTuple):
+    """An input that stays, and how it lay; of a tensor also where, and how often it was written."""
+
+    value: Any
+    form: Any
+    address: int
+    version: int
 
 
 class Kept:
@@ -77,7 +86,7 @@ class Kept:
     def current(self, inputs: Sequence[Any]) -> Passed:
         """Return what gives `inputs` for as many as these, of their sizes, strides and dtypes; None
         where something has to be prepared."""
-        form = _form(self._stay(inputs))
+        form = self.form(inputs)
         fitting: list[Any] = []  # that of the last record, once it was found to be the same
 
         def passed(inputs: Sequence[Any]) -> Sequence[Any] | None:
@@ -95,14 +104,20 @@ class Kept:
 
     @property
     def record(self) -> Record | None:
-        """What was prepared last, if it was of arrays."""
+        """What was prepared last; None where it is never known to be current."""
         last = self._last
-        return last if last is not None and last.state == [] else None
+        return last if last is not None and last.state is not None else None
 
-    def places(self, record: Record) -> dict[int, tuple[Any, Any]]:
-        """Return by its place among the inputs what the record was made from, and how that lies."""
-        found = zip(record.given, record.form, strict=True)
-        return dict(zip(self._staying, found, strict=True))
+    def form(self, inputs: Sequence[Any]) -> list[Any]:
+        """Return how those inputs lie that stay, as a record has it."""
+        return _form(self._stay(inputs))
+
+    def places(self, record: Record) -> dict[int, Staying]:
+        """Return by its place among the inputs what the record was made from."""
+        count = len(record.given)
+        state = record.state or [0] * (2 * count)
+        found = zip(record.given, record.form, state[:count], state[count:], strict=True)
+        return dict(zip(self._staying, map(Staying._make, found), strict=True))
 
     def forget(self) -> None:
         """Let the next run prepare anew."""

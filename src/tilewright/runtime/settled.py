@@ -1,39 +1,55 @@
 """Calls that are in all that counts like an earlier one: what was found out is not asked again.
 
 The idea: one call into C compares all inputs at once, as Dynamo's guards do; where they are as they
-were, a run is its steps and nothing else.  This module does not know what is run.
+were, a run is its steps and nothing else.  From the second on, C makes such calls as wholes
+(`calls.c`), and leaves those that it does not know.  This module does not know what is run.
 """
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 
 import torch
 from torch.autograd import forward_ad
 
+from tilewright.program import Program
 from tilewright.runtime.admission import alike
+from tilewright.runtime.calls import Quick, Wanted, types, unquickened, unsettled
+from tilewright.runtime.kept import Kept, Record
 from tilewright.runtime.tensors import TensorContext, TensorPlan
 
 Tensor = torch.Tensor
 Settled = Callable[[Sequence[Tensor]], tuple[Tensor, ...] | None]
-Passed = Callable[[Sequence[Tensor]], Sequence[Tensor] | None]
+
+_data_ptr, _count_writes = Tensor.data_ptr, torch._C._increment_version
 
 
 def settle(
-    plan: TensorPlan, idle: list[TensorContext], given: Sequence[Tensor], passed: Passed | None
+    program: Program,
+    plan: TensorPlan,
+    idle: list[TensorContext],
+    given: Sequence[Tensor],
+    kept: Kept | None,
 ) -> Settled | None:
     """Return a run in one of the idle contexts for as many inputs, which gives None unless they and
     torch's modes are as they are now.
 
-    passed: returns what the run takes for what is given, where that is something else; None where
-    it does not know.  None where these inputs are not taken as they are, or where a run is more
-    than its steps.
+    program: all of it; `plan` is of what is left once something is kept.  None where these inputs
+    are not taken as they are, or where a run is more than its steps.
     """
     if plan.operators:
         return None
+    passed = None if kept is None else kept.current(given)
     inputs = given if passed is None else passed(given)
     if not inputs or not plan.admission.takes(inputs):
         return None
     same, gradients, count = alike(given), torch.is_grad_enabled(), len(given)
     is_grad_enabled = torch.is_grad_enabled
+    ways = same, _data_ptr, is_grad_enabled, gradients, vars(forward_ad), _count_writes
+    native = _Native(program, plan, idle, kept, given, ways)
+
+    def settled(inputs: Sequence[Tensor]) -> tuple[Tensor, ...] | None:
+        outputs = native.quick(inputs)
+        return run(inputs) if outputs is None else outputs
 
     def run(inputs: Sequence[Tensor]) -> tuple[Tensor, ...] | None:
         # Of forward mode `alike` sees nothing: a dual tensor looks as any.
@@ -51,8 +67,72 @@ def settle(
         except IndexError:
             context = TensorContext(plan)
         try:
+            native.learn(context)
             return context.admitted(inputs)
         finally:
             idle.append(context)
 
-    return run
+    return settled
+
+
+class _Native:
+    """Calls as C makes them: `quick` gives None for those that it does not make.
+
+    Mutable only in `quick`, which is made anew with what is kept.  It holds no inputs but those
+    that stay, and these while what is kept is made from them.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        plan: TensorPlan,
+        idle: list[TensorContext],
+        kept: Kept | None,
+        given: Sequence[Tensor],
+        ways: tuple[object, ...],
+    ) -> None:
+        """ways: how C asks for the modes and of the inputs."""
+        self.quick: Quick = unsettled
+        self._of = program, plan
+        self._idle = idle
+        self._kept = kept
+        self._form = [] if kept is None else kept.form(given)
+        self._ways = ways
+        self._record: Record | None = None
+
+    def learn(self, context: TensorContext) -> None:
+        """Let C make the next calls: in this context, with what is kept now."""
+        if self.quick is unquickened:
+            return
+        found = types()
+        if found is None or context.straight is None:
+            self.quick = unquickened
+            return
+        if context.frame is None:
+            context.make_frame(found)
+        record = None if self._kept is None else self._kept.record
+        if self.quick is not unsettled and record is self._record:
+            return
+        if record is None or record.form == self._form:
+            rows, places = _table(*self._of, self._kept, record)
+            self._record = record
+            self.quick = found.quick(self._idle, self._kept, record, rows, places, self._ways)
+
+
+def _table(
+    program: Program, plan: TensorPlan, kept: Kept | None, record: Record | None
+) -> tuple[tuple[Wanted, ...], tuple[int, ...]]:
+    """Return what C looks at: what each input must be, and where what is kept lies."""
+    own = dict(zip([item.buffer for item in plan.program.inputs], plan.inputs, strict=True))
+    staying = {} if kept is None or record is None else kept.places(record)
+    rows = []
+    for place, item in enumerate(program.inputs):
+        stays, taken = staying.get(place), own.get(item.buffer)
+        same, _, address, version = stays or (None, None, 0, 0)
+        number, updated = (-1, False) if taken is None else (taken.number, taken.updated)
+        high = 0 if taken is None else plan.buffers[item.buffer].bytes
+        rows.append(Wanted(same, number, updated, 0, high, address=address, version=version))
+    lasting = () if record is None else record.kept
+    numbers = [wanted.number for wanted in plan.inputs[len(plan.inputs) - len(lasting) :]]
+    places = [(at, value.data_ptr()) for at, value in zip(numbers, lasting, strict=True)]
+    return tuple(rows), (*chain(*places),)

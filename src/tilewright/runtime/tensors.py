@@ -9,6 +9,7 @@ This module does not know how contexts are shared among runs (`executable`).
 import array
 import ctypes
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,7 @@ from tilewright.program import (
     whole,
 )
 from tilewright.runtime.admission import Admission, shared
+from tilewright.runtime.calls import Types, frame
 from tilewright.runtime.control import Step, Truth, bind_steps, last_uses, truth
 from tilewright.runtime.library import Operator, bind, bind_gradient, bind_layers, leaves, resolve
 from tilewright.runtime.placement import (
@@ -141,6 +143,7 @@ class TensorContext:
             )
             self.writes = np.array([wanted.updated for wanted in plan.inputs], np.bool_)
             self.straight = self._straight() if clock is None else None
+            self.frame: object | None = None  # of `calls.c`, where it runs this
 
     # ---- a run ----------------------------------------------------------------------------------
 
@@ -220,6 +223,22 @@ class TensorContext:
             return tuple(outputs)
 
         return go
+
+    def make_frame(self, types: Types) -> None:
+        """Let C run this, which is native from its inputs to fresh outputs."""
+        ((_, stretch),) = stretches(self.plan.program.instructions)
+        assert isinstance(stretch, tuple), "a straight run is one stretch"
+        taken = {*self.taken}
+        self.frame = frame(
+            types,
+            self.call,
+            [0 if at in taken else place for at, place in enumerate(self.addresses)],
+            self.plan.functions[key(stretch)],
+            self.fresh,
+            range(len(self.fresh)),
+            thread_count if self.wide else None,
+            partial(failure, stretch),
+        )
 
     def go(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return the outputs for inputs that are admitted; autograd does not hear of updates."""
