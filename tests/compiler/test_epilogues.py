@@ -33,6 +33,7 @@ CASES: dict[str, tuple[Callable[..., object], list[Tensor]]] = {
     "a column": (lambda x, w, r: r * (x @ w), given((70, 300), (300, 129), (70, 1))),
     "two results": (pair, given((70, 40), (90, 40), (90,))),
     "many terms": (lambda x, w: F.relu(x @ w), given((30, 900), (900, 33))),
+    "few rows": (lambda x, w, b: F.relu(F.linear(x, w, b)), given((9, 300), (170, 300), (170,))),
     "wide": (lambda x, w: 0.5 * (x @ w) + 1, given((9, 20), (20, 1700))),
     "another type": (lambda x, w: (x @ w).double(), given((70, 600), (600, 33))),
     "batches": (lambda x, y, b: torch.bmm(x, y) + b, given((4, 30, 20), (4, 20, 50), (50,))),
@@ -63,7 +64,7 @@ def test_one_kernel_computes_a_product_and_what_follows(name: str) -> None:
         torch.testing.assert_close(one.double(), right, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["tokens", "many terms", "batches"])
+@pytest.mark.parametrize("name", ["tokens", "many terms", "few rows", "batches"])
 def test_the_number_of_threads_changes_no_bit(name: str) -> None:
     function, operands = CASES[name]
     compiled = tw.compile(function, *operands, options=OURS)

@@ -61,19 +61,32 @@ def test_each_level_needs_what_those_below_it_need() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "columns", "ours"),
-    [(8, 1024, True), (32, 4096, True), (200, 1024, True), (7, 1024, False), (8, 1016, False)],
+    ("rows", "columns", "along", "ours"),
+    [
+        (2, 1024, True, True),
+        (8, 1016, True, True),
+        (32, 4096, True, True),
+        (200, 1024, True, True),
+        (7, 1024, False, False),
+        (8, 1016, False, False),
+        (8, 1024, False, True),
+    ],
 )
 def test_rows_times_a_large_transposed_matrix_are_ours_where_that_was_measured(
-    rows: int, columns: int, *, ours: bool
+    rows: int, columns: int, *, along: bool, ours: bool
 ) -> None:
-    x, w = torch.randn(rows, 1024), torch.randn(columns, 1024)
+    """A few rows whose terms lie together read the matrix along them; for others it is packed."""
+    x, w = torch.randn((rows, 1024) if along else (1024, rows)), torch.randn(columns, 1024)
+
+    def f(x: Tensor, w: Tensor) -> Tensor:
+        return (x if along else x.T) @ w.T
+
     for target, measured in (("x86-64-v3", True), ("x86-64", False)):
         options = tw.Options(target=runnable(target))
-        built = tw.compile(lambda x, w: x @ w.T, x, w, options=options)
+        built = tw.compile(f, x, w, options=options)
         assert ("aten.mm.out" not in built.explain()) == (ours and measured)
         torch.testing.assert_close(
-            built(x, w).double(), x.double() @ w.double().T, rtol=1e-4, atol=1e-3
+            built(x, w).double(), f(x.double(), w.double()), rtol=1e-4, atol=1e-3
         )
 
 
@@ -118,14 +131,15 @@ LARGE = {
     "few rows of a transpose": ((7, 2000), (2000, 2000), torch.float32),
     "few rows": ((7, 3000), (3000, 2000), torch.float32),
 }
-SHORT = {"single", "some rows of a transpose"}
+ALONG = {"some rows of a transpose", "few rows of a transpose"}
+SHORT = {"single", *ALONG}
 
 
 @pytest.mark.parametrize(
     ("vector", "theirs", "ours"),
     [
         (64, 32, {*SHORT, "double", "few rows"}),
-        (64, 64, set()),
+        (64, 64, ALONG),
         (32, 64, SHORT),
         (32, 32, SHORT),
         (16, 16, set()),

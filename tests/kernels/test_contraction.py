@@ -4,7 +4,7 @@ import ctypes
 import functools
 import mmap
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -315,23 +315,25 @@ def before_a_wall(array: np.ndarray) -> Iterator[np.ndarray]:
         libc.munmap(ctypes.c_void_p(start), ctypes.c_size_t(size + page))
 
 
-@pytest.mark.sweep
-def test_products_pass_the_sanitizers(library: ctypes.CDLL, tmp_path: Path) -> None:
-    source = np.random.default_rng(0)
-    done = []
-    for one in products():
+def sanitized(library: ctypes.CDLL, some: Iterable[Product], folder: Path) -> str:
+    """Return what the sanitizers say of products."""
+    source, done = np.random.default_rng(0), list[Done]()
+    for one in some:
         a, b, c = memory_of(one, source)
         c = c[: span(*operands(one)[2])]
         c.view(np.uint8)[:] = UNTOUCHED
         run(library, one, (a, b, c))
-        places = [
-            Operand(x, *lies, first(*lies))
-            for x, lies in zip((a, b, c), operands(one), strict=True)
-        ]
+        pairs = zip((a, b, c), operands(one), strict=True)
+        places = [Operand(x, *lies, first(*lies)) for x, lies in pairs]
         done.append(Done(emitted(one), places[:2], places[2:]))
     more = [KernelSource(*tiles(dtype)) for dtype in (F32, F64, BF16)]
-    write_kernels(done, tmp_path, more, library.target)
-    assert run_standalone(tmp_path, "sanitize") == ""
+    write_kernels(done, folder, more, library.target)
+    return run_standalone(folder, "sanitize")
+
+
+@pytest.mark.sweep
+def test_products_pass_the_sanitizers(library: ctypes.CDLL, tmp_path: Path) -> None:
+    assert sanitized(library, products(), tmp_path) == ""
 
 
 def test_half_of_the_parts_is_rows_of_a_tall_product(library: ctypes.CDLL) -> None:

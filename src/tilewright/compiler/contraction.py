@@ -48,6 +48,7 @@ from tilewright.kernels import (
     Tiling,
     emit_product,
     merged,
+    sums_along,
     tiles,
 )
 from tilewright.program import KEPT, LibraryCall, View, contiguous, reach, whole
@@ -133,12 +134,14 @@ def _decided(
     carried = operands_of(node)[found.left.tensor].name in assembly.carried
     sliced = lasts and assembly.depth > 0 and _is_better_sliced(found, carried=carried)
     if library and ours and not (sliced or _is_copied(found, left, right)):
+        target = assembly.options.target
+        along = before is assembly and _is_along(found, dtype, left, right, target)
         few = before is assembly and _is_packed_for_few(found, right)
         small = _flops(found) <= SMALL and not few
         if dtype == PAIRED:
-            ours = _is_better_in_pairs(found, right)
+            ours = along or _is_better_in_pairs(found, right)
         else:
-            ours = small or _is_better(found, dtype, right, assembly.options.target)
+            ours = along or small or _is_better(found, dtype, right, target)
     if not (ours or library):
         return None
     if lasts and before.kind == KEPT and (_is_packed(found, right) or _is_spread(found, right)):
@@ -278,6 +281,16 @@ def _is_better_in_pairs(found: Contraction, right: View) -> bool:
     some = _volume(found.m) < 2 * FEW and _volume((*found.n, *found.k)) >= LARGE
     turned = some and _is_packed(found, right)
     return this_processor().vector < 64 or (_flops(found) <= SMALL and not turned)
+
+
+def _is_along(found: Contraction, dtype: DType, left: View, right: View, target: str) -> bool:
+    """Say whether a few rows read the right operand once, along its terms: the library does not."""
+    if not sums_along(dtype, this_processor(target).vector, _volume(found.m), _volume(found.k)):
+        return False
+    batch = [(loop,) for loop in found.batch]
+    a = arranged(left, found.left.index, (*batch, found.m, found.k))
+    b = arranged(right, found.right.index, (*batch, found.n, found.k))
+    return all(view is not None and view.strides[-1] == 1 for view in (a, b))
 
 
 def _is_better(found: Contraction, dtype: DType, right: View, target: str) -> bool:

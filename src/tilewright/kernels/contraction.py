@@ -33,7 +33,8 @@ EVEN = 4  # threads that share blocks evenly, if they can
 PACKING = 32  # products and sums that take as long as packing an element
 LOOPS = 16  # that rows, columns or terms run through, at most
 TILE_ROWS, TILE_VECTORS = {16: 4, 32: 6, 64: 14}, 2  # as in vectors.c, by the bytes of a vector
-RECIPE = 5  # grows when what was measured of it no longer holds
+FEW_ALONG, MOST_DOTS = 16, {32: 6, 64: 8}  # as in contraction.c
+RECIPE = 6  # grows when what was measured of it no longer holds
 PART_FLOPS = 250_000  # below, a part is not worth a thread's attention
 PART_BYTES = 65536  # likewise, of what is laid as tiles read it
 _TEXT = Path(__file__).with_suffix(".c")
@@ -156,6 +157,14 @@ def vectors_text() -> str:
 def tile_shape(dtype: DType, vector: int) -> tuple[int, int]:
     """Return the rows and columns of a tile, where a vector has so many bytes."""
     return TILE_ROWS[vector], TILE_VECTORS * vector // dtype.compute.bytes
+
+
+def sums_along(dtype: DType, vector: int, rows: int, terms: int) -> bool:
+    """Say whether a product whose terms lie together in both operands sums them in the lanes of
+    vectors of so many bytes: then b is read once, as it lies."""
+    if dtype == F64 or vector not in MOST_DOTS or rows > FEW_ALONG:
+        return False
+    return terms >= min(rows, MOST_DOTS[vector]) * vector // dtype.bytes
 
 
 def grouped_rows(product: Product, tiling: Tiling, tile: tuple[int, int]) -> int:
