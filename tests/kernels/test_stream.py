@@ -184,6 +184,17 @@ def test_blocks_ask_for_what_the_next_one_reads() -> None:
     assert {element.tensor for element in fetched} == {"v0", "a0"}
 
 
+def test_the_compiler_sees_where_blocks_end_so_that_a_concatenation_asks_of_no_element() -> None:
+    value = "x[i, j] if j < 128 else z[i, j - 128]"
+    graph = body(
+        {"x": "f32[8, 128]", "z": "f32[8, 128]"}, {"y": f"f32[8, 256]: y[i<8, j<256] = {value}"}
+    )
+    text = emit(graph, cache=1).text
+    assert text.count("stream((char *)") == 2
+    assert "q0 < 65; q0 += 64" in text
+    assert "q1 < 65; q1 += 64" in text
+
+
 def test_what_is_streamed_moves_into_no_cache() -> None:
     graph = body({"x": "f32[64, 64]"}, {"y": "f32[64, 64]: y[i<64, j<64] = x[i, j] * 3"})
     parts = [kernel_loops(emit(graph, cache=cache), 64) for cache in (0, 1)]

@@ -33,7 +33,7 @@ def stream(nest: LoopNest) -> LoopNest:
     ::
 
         for r in 0..6:         -->    for r in 0..6:
-          lanes c in 0..96:             for q0 in 0..64 by 64:
+          lanes c in 0..96:             for q0 in 0..1 by 64:
             v1(r, c)                      lanes e0 in 0..64:
                                             let c = q0 + e0
                                             stream v1(r, c)
@@ -110,7 +110,8 @@ def _blocks(loop: Loop, chosen: Mapping[Do, Expr], writes: _Writes) -> Iterator[
     begin = _sum(loop.low, Sym(outer))
     wishes = _next_pages(loop.name, begin, chosen, writes)
     wishes += _next_block(loop, _sum(begin, Const(by)), by, writes)
-    yield Loop(outer, Const(0), Const(whole), (*wishes, block(Sym(outer), by)), "serial", by)
+    last = Const(whole - by + 1)  # so that C sees that the last block ends with the lanes
+    yield Loop(outer, Const(0), last, (*wishes, block(Sym(outer), by)), "serial", by)
     if whole < length.value:
         yield block(Const(whole), length.value - whole)
 
