@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 /* As in segments.c, which is compiled beside this. */
@@ -26,7 +27,7 @@ typedef struct {
   const long *index;
   long *clock;
 } Call;
-typedef struct { long width, alone, shared, next, began; } Pace;
+typedef struct { long width, alone, shared, next, first; } Pace;
 extern long tilewright_run(const Step *steps, long count, const Place *places, long pointers,
                            Pace *pace, const long *moves, long depth, long outer, const Call *call);
 #define NONE (-1L)
@@ -207,6 +208,12 @@ static int is_asked_after(long alone, long shared, int tries) {
   return is_asked_at(&pace, &ready, 2);
 }
 
+static long now(void) {
+  struct timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return time.tv_sec * 1000000000L + time.tv_nsec;
+}
+
 static int check_pace(void) {
   int bad = 0;
   for (int tries = 0; tries < 2; tries++) {
@@ -214,13 +221,16 @@ static int check_pace(void) {
     bad |= !is_asked_after(0, 0, tries) || is_asked_after(0, 1000, tries) == tries;
   }
   Pace pace = {2, 0, 0, 0, 0};                  /* the second run is told, and rests before it tries */
-  bad |= !is_asked_at(&pace, &ready, 2) || pace.shared || !pace.began || pace.next;
-  const long began = pace.began;
-  bad |= !is_asked_at(&pace, &ready, 2) || !pace.shared || pace.began;
-  bad |= pace.next < began + 200 * (pace.shared / 1024);
+  bad |= !is_asked_at(&pace, &ready, 2) || pace.shared || !pace.first || pace.next;
+  const long first = pace.first;
+  usleep(50000);                                /* nobody calls */
+  const long second = now();
+  bad |= !is_asked_at(&pace, &ready, 2) || !pace.shared || pace.first;
+  const long both = 200 * (first + pace.shared / 1024);
+  bad |= pace.next < second + both || pace.next > now() + both;
   pace.next = 0;                                /* then one thread alone, twice */
-  bad |= is_asked_at(&pace, &ready, 2) || pace.alone || !pace.began || pace.next;
-  bad |= is_asked_at(&pace, &ready, 2) || !pace.alone || pace.began || !pace.next;
+  bad |= is_asked_at(&pace, &ready, 2) || pace.alone || !pace.first || pace.next;
+  bad |= is_asked_at(&pace, &ready, 2) || !pace.alone || pace.first || !pace.next;
   const long before = 1L << 50, least = before - before / 1024;
   pace = (Pace){2, before + 1, before, FUTURE, 0};      /* one of many counts for little */
   bad |= !is_asked_at(&pace, &ready, 2) || pace.alone != before + 1 || pace.next != FUTURE;
@@ -234,7 +244,7 @@ static int check_pace(void) {
   for (long width = 0; width < 4; width += 3) { /* what is never or always shared is not measured */
     pace = (Pace){width, 1, 2, 0, 0};
     bad |= is_asked_at(&pace, &ready, 2) != (width == 3) || pace.alone != 1 || pace.shared != 2;
-    bad |= pace.next || pace.began;
+    bad |= pace.next || pace.first;
   }
   return bad;
 }

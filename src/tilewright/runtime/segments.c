@@ -22,8 +22,8 @@ typedef struct {
 } Team;
 /* What a stretch is worth, 0: one thread, AWAKE: a team that is awake, ALWAYS: a team, else one where it is
    faster; and what is learned of it: how long a run takes, alone and shared; by the clock, when the other
-   way is tried next, and when trying began, or 0. */
-typedef struct { long width, alone, shared, next, began; } Pace;
+   way is tried next; and how long the first of two trials took, or 0. */
+typedef struct { long width, alone, shared, next, first; } Pace;
 /* clock: 0, or for each of `threads` two numbers for each step, to which the nanoseconds are added
    that it worked there, and that it waited before: for the others, or to be woken. */
 typedef struct {
@@ -67,9 +67,10 @@ typedef struct {
 #define REST 200
 /* Cores may be so far from each other, or so busy, that a team takes longer than one thread.  So short work
    is tried the other way from time to time, twice: the first run may have to wake threads, the second is
-   told.  For REST times as long nothing is tried.  What is tried is learned fast, what is usual as the mean
-   of many runs, so that a rare wait counts for what it costs. */
+   told.  For REST times as long as both took nothing is tried.  What is tried is learned fast, what is
+   usual as the mean of many runs, so that a rare wait counts for what it costs. */
 #define OF_TRIALS 8
+#define UNTOLD (-1)
 #define OF_MANY 1024            /* and so many parts of a nanosecond are told apart */
 /* A launch is cut into as many slots as it has parts, but not more than fit so many bits. */
 #define SLOT_BITS 12
@@ -287,28 +288,32 @@ static void run_on_team(Run *run, Team *team, long threads, int little) {
 }
 
 /* Say whether a run is shared: where that is faster, but for those that try.  weight: of how many runs
-   its time will be one, 0 where it is not told. */
+   its time will be one. */
 static int is_shared(Pace *pace, long *weight) {
   const long alone = __atomic_load_n(&pace->alone, __ATOMIC_RELAXED);
-  const long shared = __atomic_load_n(&pace->shared, __ATOMIC_RELAXED), time = now();
+  const long shared = __atomic_load_n(&pace->shared, __ATOMIC_RELAXED);
   const int pays = !alone || shared < alone;
   *weight = OF_MANY;
-  if (time < __atomic_load_n(&pace->next, __ATOMIC_RELAXED)) return pays;
-  long before = 0;
-  const int first = __atomic_compare_exchange_n(&pace->began, &before, time, 0, __ATOMIC_RELAXED,
-                                                __ATOMIC_RELAXED);
-  *weight = first ? 0 : OF_TRIALS;
+  if (now() < __atomic_load_n(&pace->next, __ATOMIC_RELAXED)) return pays;
+  long none = 0;
+  const int first = __atomic_compare_exchange_n(&pace->first, &none, 1, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+  *weight = first ? UNTOLD : OF_TRIALS;
   return !shared || !pays;
 }
 
-/* Learn from a run how long one takes; from a trial, when the next one is due. */
+/* Learn from a run how long one takes; from a trial, when the next one is due: how long nobody called
+   between the two is nothing to it. */
 static void learn(Pace *pace, long *mean, long start, long weight) {
   const long before = __atomic_load_n(mean, __ATOMIC_RELAXED), end = now();
   const long taken = (end - start) * OF_MANY;
+  if (weight == UNTOLD) {
+    __atomic_store_n(&pace->first, longer(1, end - start), __ATOMIC_RELAXED);
+    return;
+  }
   __atomic_store_n(mean, before ? before + (taken - before) / weight : taken, __ATOMIC_RELAXED);
   if (weight != OF_TRIALS) return;
-  const long began = __atomic_exchange_n(&pace->began, 0, __ATOMIC_RELAXED);
-  if (began) __atomic_store_n(&pace->next, end + REST * (end - began), __ATOMIC_RELAXED);
+  const long first = __atomic_exchange_n(&pace->first, 0, __ATOMIC_RELAXED);
+  if (first) __atomic_store_n(&pace->next, end + REST * (first + end - start), __ATOMIC_RELAXED);
 }
 
 /* Returns NONE, or 256 * step + code of the launch that failed. */

@@ -49,7 +49,7 @@ DECLARATIONS = """\
 typedef int Kernel(char **p, long part, long end, long parts);
 typedef struct { long buffer, offset; } Place;
 typedef struct { Kernel *kernel; long first, pointers, parts, barrier; } Step;
-typedef struct { long width, alone, shared, next, began; } Pace;
+typedef struct { long width, alone, shared, next, first; } Pace;
 typedef struct Call Call;
 extern long tilewright_run(const Step *, long, const Place *, long, Pace *, const long *, long,
                            long, const Call *);
