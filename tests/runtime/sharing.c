@@ -241,6 +241,18 @@ static int check_pace(void) {
     bad |= !is_asked_at(&pace, &ready, 2) || pace.alone != 1 || pace.shared < SLOW - SLOW / 8;
   }
   bad |= pace.shared > faster;
+  pace = (Pace){2, before, before + before / 2, 0, 1};  /* what is faster is tried until its mean is */
+  for (int k = 0; k < 4; k++) {
+    bad |= pace.shared <= pace.alone || !pace.first || pace.next;
+    bad |= !is_asked_at(&pace, &ready, 2) || pace.alone != before;
+  }
+  bad |= pace.shared >= pace.alone || pace.first || pace.next < now();
+  const long usual = 1000000L * 1024;
+  pace = (Pace){2, usual + 1, usual, now() + 100000000L, 0};    /* what became too slow is left for a while */
+  late_end = 2000;
+  bad |= !is_asked_at(&pace, &ready, 2) || pace.shared < pace.alone || pace.next < now() + usual - 100000000L;
+  late_end = 0;
+  bad |= is_asked_at(&pace, &ready, 2);
   for (long width = 0; width < 4; width += 3) { /* what is never or always shared is not measured */
     pace = (Pace){width, 1, 2, 0, 0};
     bad |= is_asked_at(&pace, &ready, 2) != (width == 3) || pace.alone != 1 || pace.shared != 2;

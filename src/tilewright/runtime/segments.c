@@ -301,17 +301,22 @@ static int is_shared(Pace *pace, long *weight) {
   return !shared || !pays;
 }
 
-/* Learn from a run how long one takes; from a trial, when the next one is due: how long nobody called
-   between the two is nothing to it. */
+/* Learn from a run how long one takes, and from a trial when the next one is due: how long nobody called
+   between its two runs is nothing to it.  As long as what is tried is faster, trying goes on: it costs
+   nothing, and one wait of many milliseconds would else take dozens of trials to be forgotten.  What is
+   left because its waits were dear is tried again when as many runs as its mean looks back would be over. */
 static void learn(Pace *pace, long *mean, long start, long weight) {
   const long before = __atomic_load_n(mean, __ATOMIC_RELAXED), end = now();
-  const long taken = (end - start) * OF_MANY;
   if (weight == UNTOLD) {
     __atomic_store_n(&pace->first, longer(1, end - start), __ATOMIC_RELAXED);
     return;
   }
-  __atomic_store_n(mean, before ? before + (taken - before) / weight : taken, __ATOMIC_RELAXED);
-  if (weight != OF_TRIALS) return;
+  const long other = __atomic_load_n(mean == &pace->shared ? &pace->alone : &pace->shared, __ATOMIC_RELAXED);
+  const long taken = (end - start) * OF_MANY, after = before ? before + (taken - before) / weight : taken;
+  __atomic_store_n(mean, after, __ATOMIC_RELAXED);
+  if (weight == OF_MANY && before < other && other <= after)
+    __atomic_store_n(&pace->next, longer(pace->next, end + after), __ATOMIC_RELAXED);
+  if (weight == OF_MANY || (taken < other && other <= after)) return;
   const long first = __atomic_exchange_n(&pace->first, 0, __ATOMIC_RELAXED);
   if (first) __atomic_store_n(&pace->next, end + REST * (first + end - start), __ATOMIC_RELAXED);
 }
