@@ -242,6 +242,17 @@ def test_what_was_kept_before_is_let_go_of() -> None:
     assert kept() is None
 
 
+def test_c_makes_the_calls_again_whoever_prepared_last() -> None:
+    executable, (x, w) = _quick(*PROGRAMS["kept"]), PROGRAMS["kept"][1]
+    other = Executable(KEEPS)  # as for another value of a size: what is kept is both's
+    other._first, other._kept = executable._first, executable._kept
+    for values in (w + 1, w + 2, w):
+        for one in (other, executable, other):
+            for _ in range(3):
+                assert np.array_equal(one(x, values)[0], x + (2 * values + 1))
+            assert one._quick([x, values]) is not None
+
+
 def test_what_the_native_code_refuses_is_raised() -> None:
     executable = _quick(*PROGRAMS["gather"])
     table, ids = PROGRAMS["gather"][1]

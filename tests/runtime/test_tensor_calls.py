@@ -1,18 +1,22 @@
 """Settled calls that C makes give what Python gives for them, and torch hears of their writes."""
 
 import math
+import random
+import sys
 import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from tilewright.base.errors import IndexRangeError, MutationError
 from tilewright.program import Program
 from tilewright.runtime import Executable, calls
-from tilewright.runtime.calls import unquickened
+from tilewright.runtime.calls import unquickened, unsettled
 
 from .programs import counter
 from .test_calls import PROGRAMS, Given, check_that_nothing_stays, special, unaligned
@@ -144,6 +148,29 @@ def test_settled_calls_see_what_torch_counts_and_who_shares_memory() -> None:
     assert not memory.any()
 
 
+def test_what_was_kept_is_let_go_of_at_once() -> None:
+    executable, (x, w) = Executable(KEEPS), (torch.randn(64), torch.randn(64))
+    settled = _settled(executable, [x, w])
+    assert executable._kept is not None
+    record = executable._kept.record
+    assert record is not None
+    held = weakref.ref(record.kept[0]), weakref.ref(w)
+    del record, w
+    executable.refresh()
+    assert [one() for one in held] == [None, None]
+    assert settled([x, torch.randn(64)]) is None
+
+
+def test_nothing_is_learned_while_nothing_is_kept() -> None:
+    executable, given = Executable(KEEPS), [torch.randn(64), torch.randn(64)]
+    settled = _settled(executable, given)
+    native, (context,) = _native(settled), executable._idle
+    native.quick = unsettled
+    executable.refresh()  # as another thread may, between the look at what is kept and this
+    native.learn(context)
+    assert native.quick(given) is None
+
+
 def test_a_settled_call_that_fails_has_counted_its_writes() -> None:
     state, step = _tensors(PROGRAMS["one update"][1])
     settled = _settled(Executable(_failing()), [state, step])
@@ -179,6 +206,39 @@ def test_settled_calls_on_several_threads_have_memory_of_their_own() -> None:
         thread.start()
     for thread in threads:
         thread.join()
+    assert not wrong
+
+
+@pytest.mark.parametrize("kind", [torch.from_numpy, np.asarray])
+def test_what_is_kept_may_be_made_anew_while_other_threads_call(kind: Callable[..., Any]) -> None:
+    executable = Executable(KEEPS)
+    x, *weights = (np.random.default_rng(k).normal(size=64).astype(np.float32) for k in range(3))
+    given, held = kind(x), [kind(w) for w in weights]
+    expected = [x + (2 * w + 1) for w in weights]
+    is_torch = kind is torch.from_numpy
+    settled = _settled(executable, [given, held[0]]) if is_torch else unsettled
+    wrong: list[int] = []
+
+    def work() -> None:
+        draw = random.Random(0)
+        for turn in range(400):
+            k = draw.random() < 0.1
+            found = settled([given, held[k]]) or executable(given, held[k])
+            if not np.array_equal(np.asarray(found[0]), expected[k]):
+                wrong.append(turn)
+            if turn % 7 == 0:
+                (executable.refresh, executable.release)[turn % 2]()
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
     assert not wrong
 
 

@@ -36,7 +36,16 @@ from tilewright.program import (
     stretches,
     whole,
 )
-from tilewright.runtime.calls import Quick, Types, Wanted, covered, frame, types, unquickened
+from tilewright.runtime.calls import (
+    Quick,
+    Types,
+    Wanted,
+    covered,
+    frame,
+    types,
+    unquickened,
+    unsettled,
+)
 from tilewright.runtime.control import Step, Truth, bind_steps, truth
 from tilewright.runtime.kept import Kept
 from tilewright.runtime.pages import LARGE, SPARE
@@ -247,19 +256,19 @@ def quick_call(
     program: Program, context: ArrayContext, idle: list[ArrayContext], kept: Kept | None
 ) -> Quick:
     """Return what makes calls of a Program as one was made in this context: in C where it can, and
-    with what is kept, which must have been prepared.
+    with what is kept now, which C reads as long as that is so.
 
     program: all of it; `context` runs what is left once something is kept.
     """
     record = None if kept is None else kept.record
     found = types()
-    # What was prepared last may be another thread's, and of tensors.
-    if found is None or (kept is not None and (record is None or record.state)):
-        return unquickened
-    if context.frame is None:
+    if found is not None and context.frame is None:
         context.make_frame(found)
-    if context.frame is None:
+    if found is None or context.frame is None:
         return unquickened
+    # Another thread may have prepared last, from tensors, or be about to.
+    if kept is not None and (record is None or record.state):
+        return unsettled
     passed = {each.item.buffer: at for at, each in enumerate(context.expected)}
     staying = {} if kept is None or record is None else kept.places(record)
     rows = []
@@ -269,7 +278,7 @@ def quick_call(
         if at is not None:
             number = context.expected[at].number
             if layout not in (None, context.layouts[at]):
-                return unquickened  # it is copied at each call
+                return unsettled  # it is copied at each call
             layout = context.layouts[at]
         assert layout is not None, "an input is passed on, or something is made of it"
         dtype, shape, strides = layout
@@ -280,7 +289,8 @@ def quick_call(
     lasting = () if record is None else record.kept
     numbers = [each.number for each in context.expected[context.given :]]
     places = [(number, _address(value)) for number, value in zip(numbers, lasting, strict=True)]
-    return found.quick(idle, kept, record, tuple(rows), (*chain(*places),), (np.ndarray,))
+    made = None if record is None else ref(record)
+    return found.quick(idle, kept, made, tuple(rows), (*chain(*places),), (np.ndarray,))
 
 
 def overlap(one: Array, other: Array) -> bool:

@@ -185,12 +185,14 @@ end:
 
 /* ---- a call ------------------------------------------------------------------------------------ */
 
-/* What an input must be.  same: the very one, or NULL for any.  number: of its buffer, or -1 where the
-   run does not read it.  low, high: the bytes that it covers.
+/* What an input must be.  same: the very one, or NULL for any; only to be compared, as it lives no longer
+   than what is kept of it.  number: of its buffer, or -1 where the run does not read it.  low, high: the
+   bytes that it covers.
    Of an array: flags: those that it must have.  form: its shape, then its strides.
    Of a tensor that must be the very one: address, version: what torch says of it. */
 typedef struct {
-  PyObject *dtype, *same;
+  PyObject *dtype;
+  const PyObject *same;
   long number;
   int is_written, rank, flags;
   Py_ssize_t low, high, *form;
@@ -198,16 +200,17 @@ typedef struct {
   long long version;
 } Expected;
 
-/* idle: contexts, of which each has a `frame`.  keeper: has `record` as `_last` while what is kept is
-   current; None where nothing is kept.  places: where what is kept lies, in pairs of a buffer's number
-   and an address.
+/* idle: contexts, of which each has a `frame`.  keeper: has as `_last` what `made` refers to while what is
+   kept is current; None where nothing is kept.  made: a weak reference, so that this keeps nothing of it.
+   places: where what is kept lies, in pairs of a buffer's number and an address.
    Of arrays: type: theirs.
-   Of tensors: alike: compares all of them.  data_ptr: where one is.  asks: whether gradients are on, which must be `gradients`.  forward: of a module, whose
-   `_current_level` is below 0 outside of forward mode.  count: hears which tensors were written. */
+   Of tensors: alike: compares all of them.  data_ptr: where one is.  asks: whether gradients are on, which
+   must be `gradients`.  forward: of a module, whose `_current_level` is below 0 outside of forward mode.
+   count: hears which tensors were written. */
 typedef struct {
   PyObject_HEAD
   vectorcallfunc call;
-  PyObject *idle, *keeper, *record, *type;
+  PyObject *idle, *keeper, *made, *type;
   PyObject *alike, *data_ptr, *asks, *gradients, *forward, *count;
   Expected *expected;
   Py_ssize_t inputs, kept, written;
@@ -246,6 +249,17 @@ static int is_unwritten(PyObject *value, const Expected *wanted) {
   return is_same;
 }
 
+/* Return what is kept, to be held while it is read, or None where nothing is; NULL where it is not current,
+   or for an error. */
+static PyObject *what_is_kept(const Quick *call) {
+  if (call->keeper == Py_None) Py_RETURN_NONE;
+  PyObject *made = PyObject_CallNoArgs(call->made);
+  PyObject *last = made && made != Py_None ? PyObject_GetAttr(call->keeper, name_last) : NULL;
+  Py_XDECREF(last);
+  if (last == NULL || last != made) Py_CLEAR(made);
+  return made;
+}
+
 /* Say whether all inputs are as expected, and find where they are; -1 for an error. */
 static int are_expected(const Quick *call, PyObject *const *values, char **where) {
   for (Py_ssize_t k = 0; k < call->inputs; k++) {
@@ -262,10 +276,7 @@ static int are_expected(const Quick *call, PyObject *const *values, char **where
     if (find(values[k], call->data_ptr, &where[k])) return -1;
     if (!call->type && wanted->same && (where[k] != wanted->address || !is_unwritten(values[k], wanted))) return 0;
   }
-  if (call->keeper == Py_None) return 1;
-  PyObject *last = PyObject_GetAttr(call->keeper, name_last);
-  Py_XDECREF(last);
-  return last ? last == call->record : -1;
+  return 1;
 }
 
 /* Say whether an input that lies elsewhere than before may share memory with another one, and either
@@ -343,17 +354,19 @@ static PyObject *quick_call(PyObject *self, PyObject *const *arguments, size_t f
   char *where[count + 1];
   for (Py_ssize_t k = 0; k < count; k++) values[k] = Py_NewRef(PySequence_Fast_GET_ITEM(given, k));
   int expected = are_expected(call, values, where);
+  PyObject *kept = expected == 1 ? what_is_kept(call) : NULL;
   Py_ssize_t idle = PyList_GET_SIZE(call->idle);
-  if (expected == 1 && idle) {
+  if (kept && idle) {
     PyObject *context = Py_NewRef(PyList_GET_ITEM(call->idle, idle - 1));
     if (PyList_SetSlice(call->idle, idle - 1, idle, NULL) == 0) {
       results = run_in(call, context, values, where);
       if (PyList_Append(call->idle, context)) Py_CLEAR(results);
     }
     Py_DECREF(context);
-  } else if (expected >= 0) {
+  } else if (!PyErr_Occurred()) {
     results = Py_NewRef(Py_None);
   }
+  Py_XDECREF(kept);
   for (Py_ssize_t k = 0; k < count; k++) Py_DECREF(values[k]);
   return results;
 }
@@ -364,7 +377,7 @@ static int expect(Expected *expected, PyObject *row) {
   if (!PyArg_ParseTuple(row, "OlpnnOO!KL", &same, &expected->number, &expected->is_written, &expected->low,
                         &expected->high, &dtype, &PyTuple_Type, &form, &address, &expected->version))
     return -1;
-  expected->same = same == Py_None ? NULL : Py_NewRef(same);
+  expected->same = same == Py_None ? NULL : same;
   expected->dtype = Py_NewRef(dtype);
   expected->rank = (int)(PyTuple_GET_SIZE(form) / 2);
   expected->flags = ALIGNED | (expected->is_written ? WRITEABLE : 0);
@@ -383,9 +396,9 @@ static int expect(Expected *expected, PyObject *row) {
 
 static PyObject *quick_new(PyTypeObject *type, PyObject *arguments, PyObject *named) {
   (void)named;
-  PyObject *idle, *keeper, *record, *rows, *places, *kind, *arrays = NULL;
+  PyObject *idle, *keeper, *made, *rows, *places, *kind, *arrays = NULL;
   PyObject *alike = NULL, *data_ptr = NULL, *asks = NULL, *gradients = NULL, *forward = NULL, *count = NULL;
-  if (!PyArg_ParseTuple(arguments, "O!OOO!O!O!", &PyList_Type, &idle, &keeper, &record, &PyTuple_Type, &rows,
+  if (!PyArg_ParseTuple(arguments, "O!OOO!O!O!", &PyList_Type, &idle, &keeper, &made, &PyTuple_Type, &rows,
                         &PyTuple_Type, &places, &PyTuple_Type, &kind))
     return NULL;
   int parsed = PyTuple_GET_SIZE(kind) == 1
@@ -398,7 +411,7 @@ static PyObject *quick_new(PyTypeObject *type, PyObject *arguments, PyObject *na
   call->call = quick_call;
   call->idle = Py_NewRef(idle);
   call->keeper = Py_NewRef(keeper);
-  call->record = Py_NewRef(record);
+  call->made = Py_NewRef(made);
   call->type = Py_XNewRef(arrays);
   call->alike = Py_XNewRef(alike);
   call->data_ptr = Py_XNewRef(data_ptr);
@@ -431,10 +444,7 @@ static int quick_traverse(PyObject *self, visitproc visit, void *arg) {
   Quick *call = (Quick *)self;
   Py_VISIT(Py_TYPE(self));
   for (PyObject **held = &call->idle; held <= &call->count; held++) Py_VISIT(*held);
-  for (Py_ssize_t k = 0; k < call->inputs; k++) {
-    Py_VISIT(call->expected[k].same);
-    Py_VISIT(call->expected[k].dtype);
-  }
+  for (Py_ssize_t k = 0; k < call->inputs; k++) Py_VISIT(call->expected[k].dtype);
   return 0;
 }
 
@@ -444,7 +454,6 @@ static int quick_clear(PyObject *self) {
   Py_ssize_t inputs = call->inputs;
   call->inputs = -1;
   for (Py_ssize_t k = 0; k < inputs; k++) {
-    Py_CLEAR(call->expected[k].same);
     Py_CLEAR(call->expected[k].dtype);
     PyMem_Free(call->expected[k].form);
   }
@@ -465,6 +474,7 @@ static void quick_free(PyObject *self) {
 
 static PyMemberDef quick_members[] = {
     {"__vectorcalloffset__", T_PYSSIZET, offsetof(Quick, call), READONLY, NULL},
+    {"made", T_OBJECT_EX, offsetof(Quick, made), READONLY, "refers to what is kept that it reads"},
     {NULL, 0, 0, 0, NULL},
 };
 static PyType_Slot quick_slots[] = {

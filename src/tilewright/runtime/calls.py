@@ -40,9 +40,9 @@ class Types(NamedTuple):
 class Wanted(NamedTuple):
     """What an input of a call must be; C reads it in this order.
 
-    same: the very one, or None for any.  number: that of its buffer, or -1 where the run does not
-    read it.  low, high: the bytes that it covers.  Of arrays: dtype, and form: the shape, then the
-    strides.  Of tensors that must be the very ones: address, version.
+    same: the very one, which what is kept holds, or None for any.  number: that of its buffer, or
+    -1 where the run does not read it.  low, high: the bytes that it covers.  Of arrays: dtype, and
+    form: the shape, then the strides.  Of tensors that must be the very ones: address, version.
     """
 
     same: object
@@ -62,6 +62,14 @@ def unsettled(_: Sequence[Any]) -> None:
 
 def unquickened(_: Sequence[Any]) -> None:
     """A call of which it is known that Python has to make it."""
+
+
+def is_made_of(quick: Quick, kept: object | None) -> bool:
+    """Say whether a call reads what is kept now (None: nothing is), or is Python's to make."""
+    if quick is unsettled or quick is unquickened:
+        return quick is unquickened
+    made: Callable[[], object] | None = quick.made  # type: ignore[attr-defined]
+    return (None if made is None else made()) is kept
 
 
 @functools.cache

@@ -18,7 +18,7 @@ from tilewright.base.errors import LibraryCallError, OptionError, ShapeError
 from tilewright.base.interpreter import uncollected
 from tilewright.program import LibraryCall, Program, bind, parted, steps, values_of, verify
 from tilewright.runtime.arrays import Array, ArrayContext, quick_call
-from tilewright.runtime.calls import Quick, types, unquickened, unsettled
+from tilewright.runtime.calls import Quick, is_made_of, types, unquickened, unsettled
 from tilewright.runtime.kept import Kept
 from tilewright.runtime.pages import merge_pages
 from tilewright.runtime.segments import Kernels, NativeSegment, build_segments
@@ -222,15 +222,13 @@ class Executable:
                 merge_pages(context.arena.ctypes.data, self._main.arena_bytes)
 
     def _prepare_arrays(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
-        """Return what is kept; what was kept before need not stay meanwhile."""
         assert self._first is not None, "something is kept"
-        self._quick = unsettled
         return self._first.run_arrays(inputs)
 
     def _quicken(self, context: ArrayContext) -> None:
         """Let C make calls like the one that was made in this context; not yet when a Program runs
         for the first time, which may be the only one."""
-        if self._quick is unsettled:
+        if not is_made_of(self._quick, None if self._kept is None else self._kept.record):
             self._quick = quick_call(self.program, context, self._idle_arrays, self._kept)
         elif context.frame is None and self._quick is not unquickened and (found := types()):
             context.make_frame(found)
@@ -240,7 +238,6 @@ class Executable:
         those through `.data` of a tensor or into a NumPy array."""
         if self._kept is not None:
             self._kept.forget()
-            self._quick = unsettled
 
     def release(self) -> None:
         """Free the memory that idle contexts keep for the next run, and what was prepared."""

@@ -27,7 +27,7 @@ _data_ptr, _version = methodcaller("data_ptr"), attrgetter("_version")
 _layout = attrgetter("dtype", "shape", "strides")  # of an array
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Record:
     """What was prepared.  given: from what.  held: its memory, which nobody else gets meanwhile.
 

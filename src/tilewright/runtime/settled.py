@@ -7,13 +7,14 @@ were, a run is its steps and nothing else.  From the second on, C makes such cal
 
 from collections.abc import Callable, Sequence
 from itertools import chain
+from weakref import ref
 
 import torch
 from torch.autograd import forward_ad
 
 from tilewright.program import Program
 from tilewright.runtime.admission import alike
-from tilewright.runtime.calls import Quick, Wanted, types, unquickened, unsettled
+from tilewright.runtime.calls import Quick, Wanted, is_made_of, types, unquickened, unsettled
 from tilewright.runtime.kept import Kept, Record
 from tilewright.runtime.tensors import TensorContext, TensorPlan
 
@@ -78,8 +79,8 @@ def settle(
 class _Native:
     """Calls as C makes them: `quick` gives None for those that it does not make.
 
-    Mutable only in `quick`, which is made anew with what is kept.  It holds no inputs but those
-    that stay, and these while what is kept is made from them.
+    Mutable only in `quick`, which is made anew with what is kept.  It holds no inputs, and nothing
+    that is kept.
     """
 
     def __init__(
@@ -98,7 +99,6 @@ class _Native:
         self._kept = kept
         self._form = [] if kept is None else kept.form(given)
         self._ways = ways
-        self._record: Record | None = None
 
     def learn(self, context: TensorContext) -> None:
         """Let C make the next calls: in this context, with what is kept now."""
@@ -111,12 +111,13 @@ class _Native:
         if context.frame is None:
             context.make_frame(found)
         record = None if self._kept is None else self._kept.record
-        if self.quick is not unsettled and record is self._record:
+        if is_made_of(self.quick, record):
             return
-        if record is None or record.form == self._form:
+        # Another thread may have let go of what is kept, or made it from what lies otherwise.
+        if self._kept is None or (record is not None and record.form == self._form):
             rows, places = _table(*self._of, self._kept, record)
-            self._record = record
-            self.quick = found.quick(self._idle, self._kept, record, rows, places, self._ways)
+            made = None if record is None else ref(record)
+            self.quick = found.quick(self._idle, self._kept, made, rows, places, self._ways)
 
 
 def _table(
