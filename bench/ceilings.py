@@ -6,7 +6,6 @@ Does not know kernels nor models.
 """
 
 import ctypes
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -16,10 +15,11 @@ import torch
 from torch import Tensor
 
 from bench import machine
+from tilewright.cost import best_seconds
 from tilewright.runtime import NATIVE, find_toolchain
 from tilewright.runtime.toolchain import build
 
-BLOCK, TRIES = 64, 5  # floats that are copied at once; runs of which the fastest says which is
+BLOCK = 64  # floats that are copied at once
 VECTORS = {"AVX-512": 512, "AVX2": 256}  # bits of the widest stores past the caches
 REPEATS, SUMS = 5_000_000, 12  # enough sums at once for the latency of two units
 _PEAK = """
@@ -82,7 +82,7 @@ def copy_ceiling(elements: int, threads: int) -> Ceiling:
     copies = [lambda: copied.copy_(source)]
     if machine.describe()["vectors"] in VECTORS:
         copies.append(copy_past_caches(source, copied, threads))
-    return Ceiling(min(copies, key=_seconds), 2 * source.nbytes)
+    return Ceiling(min(copies, key=best_seconds), 2 * source.nbytes)
 
 
 def copy_past_caches(source: Tensor, copied: Tensor, threads: int) -> Callable[[], Any]:
@@ -100,12 +100,3 @@ def copy_past_caches(source: Tensor, copied: Tensor, threads: int) -> Callable[[
         library.copy(copied.data_ptr() + 4 * begin, source.data_ptr() + 4 * begin, end - begin)
 
     return lambda: list(pool.map(part, ends[:-1], ends[1:]))
-
-
-def _seconds(call: Callable[[], Any]) -> float:
-    taken = []
-    for _ in range(TRIES):
-        begin = time.perf_counter()
-        call()
-        taken.append(time.perf_counter() - begin)
-    return min(taken)

@@ -52,6 +52,7 @@ from tilewright.cost.collectives import (
 )
 from tilewright.cost.graph_cost import GraphCost, graph_cost
 from tilewright.cost.machine import Constants, Device, Link, Machine, machine_lines
+from tilewright.cost.measure import best_seconds
 from tilewright.cost.memory import (
     OPTIMIZERS,
     Split,
@@ -92,6 +93,7 @@ __all__ = [
     "Split",
     "State",
     "active_parameters",
+    "best_seconds",
     "build_program",
     "choice_of",
     "collective_page",

@@ -60,10 +60,11 @@ def _rounded(value: float) -> float:
     return float(f"{value:.3e}")
 
 
-def _best(act: Callable[[], object], rounds: int = ROUNDS) -> float:
+def best_seconds(act: Callable[[], object]) -> float:
+    """Return the least of the seconds that an act takes, once it was done before."""
     act()
     times = []
-    for _ in range(rounds):
+    for _ in range(ROUNDS):
         begun = time.perf_counter()
         act()
         times.append(time.perf_counter() - begun)
@@ -73,18 +74,18 @@ def _best(act: Callable[[], object], rounds: int = ROUNDS) -> float:
 def _gemm_flops(dtype: str) -> float:
     a = np.ones((GEMM, GEMM), dtype)
     out = np.empty_like(a)
-    return 2 * GEMM**3 / _best(lambda: np.matmul(a, a, out=out))
+    return 2 * GEMM**3 / best_seconds(lambda: np.matmul(a, a, out=out))
 
 
 def _copy_bandwidth() -> float:
     source = np.ones(COPY, np.uint8)
     target = np.zeros_like(source)
-    return 2 * COPY / _best(lambda: np.copyto(target, source))
+    return 2 * COPY / best_seconds(lambda: np.copyto(target, source))
 
 
 def _call_seconds() -> float:
     one = np.zeros(1, np.float32)
-    return _best(lambda: [np.add(one, one, out=one) for _ in range(1000)]) / 1000
+    return best_seconds(lambda: [np.add(one, one, out=one) for _ in range(1000)]) / 1000
 
 
 def _messages() -> tuple[float, float]:
@@ -111,8 +112,8 @@ def _messages() -> tuple[float, float]:
     thread = threading.Thread(target=answer, daemon=True)
     thread.start()
     with near, far:
-        latency = _best(ping) / PINGS / 2
-        seconds = _best(send)
+        latency = best_seconds(ping) / PINGS / 2
+        seconds = best_seconds(send)
         thread.join()
     return latency, MESSAGE / seconds
 
