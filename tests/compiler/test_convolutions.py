@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.compiler.threads import assert_threads_change_no_bit
 from tests.sweep import few
 
 import tilewright as tw
@@ -117,15 +118,12 @@ def test_threads_change_no_bit_of_a_convolution(monkeypatch: pytest.MonkeyPatch)
     options = tw.Options(library=False)
     compiled = tw.compile(lambda x, w: F.conv2d(x, w, None, 2, 1), x, w, options=options)
     assert segments.is_wide(compiled.program)
-    threads, found = torch.get_num_threads(), []
-    try:
-        for count in (1, 2):
-            torch.set_num_threads(count)
-            y = compiled(x, w)
-            found.append((y, *torch.autograd.grad(y.square().sum(), (x, w))))
-    finally:
-        torch.set_num_threads(threads)
-    assert all(torch.equal(one, two) for one, two in zip(*found, strict=True))
+
+    def step() -> list[torch.Tensor]:
+        y = compiled(x, w)
+        return [y, *torch.autograd.grad(y.square().sum(), (x, w))]
+
+    assert_threads_change_no_bit(step)
 
 
 def test_the_library_has_the_convolutions_that_it_is_faster_at() -> None:

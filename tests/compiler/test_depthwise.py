@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.compiler.threads import assert_threads_change_no_bit
 from tests.sweep import few
 
 import tilewright as tw
@@ -103,12 +104,4 @@ def test_threads_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     x, w = torch.randn(3, 20, 40, 37).requires_grad_(), torch.randn(20, 1, 3, 3).requires_grad_()
     compiled = tw.compile(lambda x, w: F.conv2d(x, w, None, 2, 1, 1, 20), x, w)
     assert segments.is_wide(compiled.program)
-    threads, found = torch.get_num_threads(), []
-    try:
-        for count in (1, 2, 3):
-            torch.set_num_threads(count)
-            found.append(with_gradients(compiled, [x, w]))
-    finally:
-        torch.set_num_threads(threads)
-    for other in found[1:]:
-        assert all(torch.equal(one, two) for one, two in zip(found[0], other, strict=True))
+    assert_threads_change_no_bit(lambda: with_gradients(compiled, [x, w]))

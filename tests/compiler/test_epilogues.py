@@ -6,11 +6,13 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.compiler.threads import assert_threads_change_no_bit
 from tests.kernels.harness import runnable
 from torch import Tensor
 
 import tilewright as tw
 from tilewright.program import Launch, steps
+from tilewright.runtime import segments
 
 OURS = tw.Options(library=False)
 IN_CACHE = "of blocks in cache"
@@ -65,16 +67,11 @@ def test_one_kernel_computes_a_product_and_what_follows(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["tokens", "many terms", "few rows", "batches"])
-def test_the_number_of_threads_changes_no_bit(name: str) -> None:
+def test_the_number_of_threads_changes_no_bit(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segments, "MUCH", 1)
     function, operands = CASES[name]
     compiled = tw.compile(function, *operands, options=OURS)
-    before = torch.get_num_threads()
-    found = []
-    for threads in (1, 2, 3):
-        torch.set_num_threads(threads)
-        found.append(tensors(compiled(*operands))[0])
-    torch.set_num_threads(before)
-    assert all(torch.equal(found[0], other) for other in found[1:])
+    assert_threads_change_no_bit(lambda: tensors(compiled(*operands)))
 
 
 def test_a_product_with_few_terms_needs_no_memory() -> None:

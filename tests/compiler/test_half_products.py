@@ -5,11 +5,13 @@ from typing import Any
 
 import pytest
 import torch
+from tests.compiler.threads import assert_threads_change_no_bit
 from tests.kernels.harness import runnable
 from torch import Tensor, nn
 
 import tilewright as tw
 from tilewright.program import LibraryCall, flat
+from tilewright.runtime import segments
 
 OWN = tw.Options(library=False)
 SHAPES = [(3, 5, 7), (17, 64, 65), (20, 2049, 33)]
@@ -115,17 +117,13 @@ def test_numbers_below_normal_ones_are_exact_or_0(target: str) -> None:
         assert is_rounded_once(found, a, b)
 
 
-def test_the_number_of_threads_changes_no_bit() -> None:
-    a, b = numbers(300, 1300), numbers(1300, 200, seed=1)
-    compiled, threads = tw.compile(torch.matmul, a, b, options=OWN), torch.get_num_threads()
-    found = []
-    try:
-        for count in (1, 2):
-            torch.set_num_threads(count)
-            found.append(compiled(a, b))
-    finally:
-        torch.set_num_threads(threads)
-    assert torch.equal(*found)
+def test_the_number_of_threads_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segments, "MUCH", 1)
+    for rows in (9, 300):
+        a, b = numbers(rows, 1300), numbers(1300, 200, seed=1)
+        compiled = tw.compile(torch.matmul, a, b, options=OWN)
+        assert segments.is_wide(compiled.program)
+        assert_threads_change_no_bit(lambda: [compiled(a, b)])  # noqa: B023
 
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])

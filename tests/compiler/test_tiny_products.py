@@ -4,11 +4,12 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from tests.compiler.threads import assert_threads_change_no_bit
 from tests.kernels.harness import runnable
 from torch import Tensor
 
 import tilewright as tw
-from tilewright.runtime import NATIVE
+from tilewright.runtime import NATIVE, segments
 
 SHAPES = [(3, 3, 3), (4, 4, 4), (5, 7, 6), (3, 16, 3), (16, 3, 3), (2, 1, 9), (1, 8, 32)]
 ORDERS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -73,17 +74,12 @@ def test_what_is_not_a_number_spreads_as_in_eager() -> None:
     torch.testing.assert_close(found, a @ b, equal_nan=True, rtol=1e-5, atol=1e-5)
 
 
-def test_threads_change_no_bit() -> None:
+def test_threads_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segments, "MUCH", 1)
     a, b = operands(4096, 4, 4, 4, torch.float32)
-    compiled, threads = tw.compile(torch.matmul, a, b), torch.get_num_threads()
-    found = []
-    try:
-        for count in (1, 2):
-            torch.set_num_threads(count)
-            found.append(compiled(a, b))
-    finally:
-        torch.set_num_threads(threads)
-    assert torch.equal(*found)
+    compiled = tw.compile(torch.matmul, a, b)
+    assert segments.is_wide(compiled.program)
+    assert_threads_change_no_bit(lambda: [compiled(a, b)])
 
 
 def test_few_products_keep_their_tiles() -> None:

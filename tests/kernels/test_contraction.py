@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from numpy.lib.stride_tricks import as_strided
 from tests.kernels.harness import runnable
+from tests.kernels.products import looped, places, product, sliced, windows
 from tests.standalone import Done, Operand, run_standalone, write_kernels
 from tests.sweep import few
 
@@ -20,7 +21,6 @@ from tilewright.base.dtypes import BF16, F32, F64, DType
 from tilewright.kernels import (
     Emitted,
     Product,
-    Role,
     Tiling,
     emit_product,
     emit_slices,
@@ -32,7 +32,7 @@ from tilewright.kernels.contraction import LIMITS, count
 from tilewright.program import KernelSource
 from tilewright.runtime import NATIVE
 from tilewright.runtime.standalone import UNTOUCHED
-from tilewright.runtime.toolchain import Toolchain, build, find_toolchain
+from tilewright.runtime.toolchain import build, find_toolchain
 
 CANARY = 1e30
 LONG = 1025  # terms: more than twice those that any knobs sum at a time
@@ -116,93 +116,20 @@ def tilings() -> dict[Product, Tiling]:
     }
 
 
-def product(
-    batch: tuple[int, ...],
-    rows: int,
-    columns: int,
-    terms: int,
-    order: str = "NN",
-    dtype: DType = F32,
-) -> Product:
-    a = (terms, 1) if order[0] == "N" else (1, rows)
-    b = (columns, 1) if order[1] == "N" else (1, terms)
-    outer = []
-    sizes = [rows * terms, terms * columns, rows * columns]
-    for extent in reversed(batch):
-        outer.insert(0, (extent, *sizes))
-        sizes = [size * extent for size in sizes]
-    three = ((rows, a[0], columns),), ((columns, b[1], 1),), ((terms, a[1], b[0]),)
-    return Product(dtype, tuple(outer), *three)
-
-
-def sliced(one: Product, wide: int, pair: int = 1) -> Product:
-    """Let b lie in slices of some columns, so many terms of each side by side."""
-    ((extent, *_),), ((terms, step, _),) = one.columns, one.terms
-    columns = (extent // wide, wide * terms, wide), (wide, pair, 1)
-    along = (terms // pair, step * pair, wide * pair), (pair, step, 1 if pair > 1 else 0)
-    return replace(one, columns=columns, terms=along)
-
-
-def windows(wide: int, taps: int, *, turned: bool = False, dtype: DType = F32) -> Product:
-    """Let columns be squares of an image that are two apart; turned: the last rows first."""
-    width, height, square = 2 * wide - 2 + taps, 8 + taps, taps * taps
-    down = (5, -2 * width if turned else 2 * width, wide)
-    terms = (3, square, width * height), (taps, taps, width), (taps, 1, 1)
-    return Product(dtype, (), ((13, 3 * square, 5 * wide),), (down, (wide, 2, 1)), terms)
-
-
-def places(wide: int, apart: int) -> Product:
-    """Let terms be places of images that lie so far apart, columns taps of windows."""
-    width, height = (wide - 1) * apart + 3, 2 * apart + 3
-    image = width * height
-    terms = (2, 3 * wide, 5 * image), (3, wide, apart * width), (wide, 1, apart)
-    return Product(F32, (), ((13, 6 * wide, 45),), ((5, image, 9), (3, width, 3), (3, 1, 1)), terms)
-
-
-def looped(source: random.Random) -> Product:
-    """Rows, columns and terms of several loops each, windows that overlap among them: c is dense in
-    some order, a and b have strides of any size and sign."""
-
-    def split(most: int) -> list[int]:
-        return [source.choice([1, 2, 3, 4, 5, 8, 16, 20]) for _ in range(source.randint(1, most))]
-
-    rows, columns, terms = split(2), split(3), split(3)
-    dtype = source.choice([F32, F64])
-    places = list(range(len(rows) + len(columns)))
-    if source.random() < 0.5:
-        source.shuffle(places)
-    steps, step = [0] * len(places), 1
-    for at in reversed(places):
-        steps[at] = step
-        step *= (rows + columns)[at] + source.choice([0, 0, 1])
-
-    def stride(innermost: bool) -> int:
-        if innermost and source.random() < 0.7:
-            return 1
-        return source.choice([1, 2, 3, 7, 17, 40, 200, -1, -5])
-
-    def role(extents: list[int], ends: list[int]) -> Role:
-        last = len(extents) - 1
-        pairs = zip(extents, ends, strict=True)
-        return tuple((n, stride(at == last), end) for at, (n, end) in enumerate(pairs))
-
-    ends = [stride(at == len(terms) - 1) for at in range(len(terms))]
-    down, across = role(rows, steps[: len(rows)]), role(columns, steps[len(rows) :])
-    return Product(dtype, (), down, across, role(terms, ends), source.choice([1.0, -2.5]))
+def compile_products(target: str, kernels: Iterable[Emitted]) -> ctypes.CDLL:
+    """Compile kernels and the functions that they call; skip what this machine cannot run."""
+    found = find_toolchain(runnable(target))
+    visible = tuple("-fvisibility=default" if "visibility" in f else f for f in found.flags)
+    texts = dict(tiles(dtype) for dtype in (F32, F64, BF16))
+    together = "\n".join({made.name: made.text for made in kernels}.values())
+    made = build(replace(found, flags=visible), {**texts, "products": together})
+    made.target = target  # type: ignore[attr-defined]
+    return made
 
 
 @pytest.fixture(scope="module", params=MACHINES)
 def library(request: pytest.FixtureRequest) -> ctypes.CDLL:
-    """Compile every product for one kind of machine; skip what this one cannot run."""
-    found = find_toolchain(runnable(request.param))
-    visible = tuple("-fvisibility=default" if "visibility" in f else f for f in found.flags)
-    toolchain: Toolchain = replace(found, flags=visible)
-    texts = dict(tiles(dtype) for dtype in (F32, F64, BF16))
-    kernels = {made.name: made.text for made in map(emitted, products())}
-    kernels |= {made.name: made.text for made in map(laid, SLICES)}
-    made = build(toolchain, {**texts, "products": "\n".join(kernels.values())})
-    made.target = request.param  # type: ignore[attr-defined]
-    return made
+    return compile_products(request.param, (*map(emitted, products()), *map(laid, SLICES)))
 
 
 def run(
@@ -270,9 +197,10 @@ def views(one: Product, memory: Sequence[np.ndarray]) -> list[np.ndarray]:
     return found
 
 
-def test_products_equal_numpy_and_touch_nothing_else(library: ctypes.CDLL) -> None:
+def assert_equal_numpy(library: ctypes.CDLL, some: Iterable[Product]) -> None:
+    """Assert that products are right, and write nothing but their results."""
     source = np.random.default_rng(0)
-    for one in products():
+    for one in some:
         memory = memory_of(one, source)
         run(library, one, memory)
         a, b, c = views(one, memory)
@@ -284,9 +212,10 @@ def test_products_equal_numpy_and_touch_nothing_else(library: ctypes.CDLL) -> No
         assert (memory[2] == memory[2].dtype.type(CANARY)).all(), f"{one} wrote beside its result"
 
 
-def test_products_read_nothing_but_their_operands(library: ctypes.CDLL) -> None:
+def assert_nothing_else_is_read(library: ctypes.CDLL, some: Iterable[Product]) -> None:
+    """Assert that products read nothing that lies behind their operands."""
     source = np.random.default_rng(0)
-    for one in products():
+    for one in some:
         memory = memory_of(one, source)
         run(library, one, memory)
         with ExitStack() as pages:
@@ -294,6 +223,14 @@ def test_products_read_nothing_but_their_operands(library: ctypes.CDLL) -> None:
             expected = memory[2].copy()
             run(library, one, (a, b, memory[2]))
             assert np.array_equal(memory[2], expected), one
+
+
+def test_products_equal_numpy_and_touch_nothing_else(library: ctypes.CDLL) -> None:
+    assert_equal_numpy(library, products())
+
+
+def test_products_read_nothing_but_their_operands(library: ctypes.CDLL) -> None:
+    assert_nothing_else_is_read(library, products())
 
 
 @contextmanager
@@ -354,9 +291,9 @@ def test_half_of_the_parts_is_rows_of_a_tall_product(library: ctypes.CDLL) -> No
         assert np.array_equal(memory[2][: rows * columns].reshape(rows, columns), expected), one
 
 
-def test_the_number_of_parts_changes_no_bit(library: ctypes.CDLL) -> None:
+def assert_parts_change_no_bit(library: ctypes.CDLL, some: Iterable[Product]) -> None:
     source = np.random.default_rng(0)
-    for one in (*products()[:20], *products()[-20:]):
+    for one in some:
         memory = memory_of(one, source)
         run(library, one, memory, range(1))
         whole = memory[2].copy()
@@ -364,6 +301,10 @@ def test_the_number_of_parts_changes_no_bit(library: ctypes.CDLL) -> None:
             memory[2][:] = CANARY
             run(library, one, memory, range(parts), together)
             assert np.array_equal(memory[2], whole), one
+
+
+def test_the_number_of_parts_changes_no_bit(library: ctypes.CDLL) -> None:
+    assert_parts_change_no_bit(library, (*products()[:20], *products()[-20:]))
 
 
 def test_a_row_alone_has_the_bits_of_that_row_among_others(library: ctypes.CDLL) -> None:

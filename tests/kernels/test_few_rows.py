@@ -6,24 +6,23 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.kernels.harness import runnable
+from tests.kernels.products import product
 from tests.kernels.test_contraction import (
     CANARY,
     MACHINES,
+    assert_equal_numpy,
+    assert_nothing_else_is_read,
+    assert_parts_change_no_bit,
+    compile_products,
     emitted,
     memory_of,
-    operands,
-    product,
     run,
     sanitized,
-    view,
     views,
 )
 
-from tilewright.base.dtypes import BF16, F32
-from tilewright.kernels import Product, tiles
-from tilewright.kernels.contraction import count
-from tilewright.runtime.toolchain import build, find_toolchain
+from tilewright.base.dtypes import BF16
+from tilewright.kernels import Product
 
 MANY = 8300  # terms: more than twice those that are summed at a time
 ALONE = [product((), m, n, k, "NT") for m, n in ((16, 135), (1, 1)) for k in (259, MANY)]
@@ -42,28 +41,19 @@ PRODUCTS: list[Product] = [
 
 @pytest.fixture(scope="module", params=MACHINES)
 def library(request: pytest.FixtureRequest) -> ctypes.CDLL:
-    """Compile every product for one kind of machine; skip what this one cannot run."""
-    found = find_toolchain(runnable(request.param))
-    visible = tuple("-fvisibility=default" if "visibility" in f else f for f in found.flags)
-    kernels = {made.name: made.text for made in map(emitted, PRODUCTS)}
-    texts = {**dict(map(tiles, (F32, BF16))), "products": "\n".join(kernels.values())}
-    built = build(replace(found, flags=visible), texts)
-    built.target = request.param  # type: ignore[attr-defined]
-    return built
+    return compile_products(request.param, map(emitted, PRODUCTS))
 
 
 def test_few_rows_equal_numpy_and_touch_nothing_else(library: ctypes.CDLL) -> None:
-    source = np.random.default_rng(0)
-    for one in PRODUCTS:
-        memory = memory_of(one, source)
-        run(library, one, memory)
-        a, b, c = views(one, memory)
-        exact = one.scale * np.matmul(a.astype(np.float64), b.astype(np.float64))
-        sizes = abs(one.scale) * np.matmul(abs(a).astype(np.float64), abs(b).astype(np.float64))
-        rounding = np.finfo(one.dtype.compute.numpy).eps * (2 + count(one.terms) / 16)
-        assert (abs(c - exact) <= rounding * sizes).all(), one
-        view(memory[2], *operands(one)[2])[...] = CANARY
-        assert (memory[2] == memory[2].dtype.type(CANARY)).all(), f"{one} wrote beside its result"
+    assert_equal_numpy(library, PRODUCTS)
+
+
+def test_few_rows_read_nothing_but_their_operands(library: ctypes.CDLL) -> None:
+    assert_nothing_else_is_read(library, PRODUCTS)
+
+
+def test_the_number_of_parts_changes_no_bit(library: ctypes.CDLL) -> None:
+    assert_parts_change_no_bit(library, PRODUCTS)
 
 
 def test_a_few_rows_times_columns_have_the_bits_of_each_alone(library: ctypes.CDLL) -> None:

@@ -4,7 +4,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from tests.kernels.test_contraction import product
+from tests.kernels.products import product
 from tests.tune.test_measured import HERE
 
 from tilewright.kernels import Product, Tiling, blocks, usual_tiling
