@@ -33,12 +33,12 @@ EVEN = 4  # threads that share blocks evenly, if they can
 PACKING = 32  # products and sums that take as long as packing an element
 LOOPS = 16  # that rows, columns or terms run through, at most
 TILE_ROWS, TILE_VECTORS = {16: 4, 32: 6, 64: 14}, 2  # as in vectors.c, by the bytes of a vector
-FEW_ALONG, MOST_DOTS = 16, {32: 6, 64: 8}  # as in contraction.c
+FEW_ALONG, MOST_DOTS = 16, {32: 6, 64: 8}  # as in few_rows.c
 RECIPE = 6  # grows when what was measured of it no longer holds
 PART_FLOPS = 250_000  # below, a part is not worth a thread's attention
 PART_BYTES = 65536  # likewise, of what is laid as tiles read it
 _TEXT = Path(__file__).with_suffix(".c")
-_VECTORS, _PAIRS = _TEXT.with_name("vectors.c"), _TEXT.with_name("pairs.c")
+_VECTORS, _PAIRS, _FEW_ROWS = map(_TEXT.with_name, ("vectors.c", "pairs.c", "few_rows.c"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,8 @@ def tiles(dtype: DType) -> tuple[str, str]:
 
 
 def contraction_text(dtype: DType, name: str) -> str:
-    """Return `contraction.c` for an element type; its function has this name."""
+    """Return `contraction.c` and what stands around it for an element type; its function has this
+    name."""
     sums = dtype.compute
     given = {"ELEMENT": sums.c, "NAME": name, "LAY": f"{name}_slices"}
     given |= {"SINGLE": str(int(sums == F32))}
@@ -145,7 +146,7 @@ def contraction_text(dtype: DType, name: str) -> str:
 
 
 def _source(dtype: DType) -> str:
-    texts = (_PAIRS, _TEXT) if dtype == PAIRED else (_TEXT,)
+    texts = (_PAIRS, _TEXT, _FEW_ROWS) if dtype == PAIRED else (_TEXT, _FEW_ROWS)
     return vectors_text() + "".join(text.read_text(encoding="utf-8") for text in texts)
 
 
