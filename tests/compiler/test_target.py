@@ -163,6 +163,18 @@ def test_large_products_are_ours_where_the_library_has_shorter_vectors(
     assert found == ours
 
 
+@pytest.mark.parametrize(("target", "ours"), [("x86-64-v3", True), ("x86-64-v4", False)])
+def test_large_products_of_halves_are_ours_where_the_target_has_short_vectors(
+    target: str, *, ours: bool
+) -> None:
+    """Whatever this processor has."""
+    a, b = torch.randn(300, 400).bfloat16(), torch.randn(400, 500).bfloat16()
+    built = build(capture(torch.matmul, a, b).graph, tw.Options(target=runnable(target)))
+    assert ("aten.mm.out" not in built.explain()) == ours
+    exact = a.double() @ b.double()
+    torch.testing.assert_close(built.run([a, b])[0].double(), exact, rtol=1e-2, atol=1e-1)
+
+
 def test_mkl_takes_vectors_of_64_bytes_on_intels_processors_alone() -> None:
     wide, short = "flags : avx avx2 avx512f", "flags : avx avx2"
     assert library_vector_of(f"vendor_id : GenuineIntel\n{wide}") == 64

@@ -36,7 +36,6 @@ from tilewright.graph.total import fixed
 from tilewright.graph.views import place
 from tilewright.kernels import (
     LOOPS,
-    PAIRED,
     PRODUCT_DTYPES,
     SLICE,
     SPAN,
@@ -47,6 +46,7 @@ from tilewright.kernels import (
     Role,
     Tiling,
     emit_product,
+    is_rounded,
     merged,
     sums_along,
     tiles,
@@ -98,7 +98,7 @@ def place_contraction(assembly: "Assembly", node: Node, follow: Follow | None = 
     tiling, hoist, why = decided
     if follow and tiling and follow(found, (left, right), tiling, hoist, why):
         return True
-    if tiling and dtype == PAIRED:  # nothing would round the sums
+    if tiling and is_rounded(dtype):  # nothing would round the sums
         if not assembly.options.library:
             return False
         tiling = None
@@ -138,8 +138,8 @@ def _decided(
         along = before is assembly and _is_along(found, dtype, left, right, target)
         few = before is assembly and _is_packed_for_few(found, right)
         small = _flops(found) <= SMALL and not few
-        if dtype == PAIRED:
-            ours = along or _is_better_in_pairs(found, right)
+        if is_rounded(dtype):
+            ours = along or _is_better_in_pairs(found, right, target)
         else:
             ours = along or small or _is_better(found, dtype, right, target)
     if not (ours or library):
@@ -147,7 +147,7 @@ def _decided(
     if lasts and before.kind == KEPT and (_is_packed(found, right) or _is_spread(found, right)):
         return usual_knobs(assembly.options), assembly.hoisted, "packed once"
     tiling = usual_knobs(assembly.options) if ours else None
-    able = able and dtype in PRODUCT_DTYPES
+    able = able and not is_rounded(dtype)
     tiling, why = _chosen(assembly, node, found, views, tiling) if able else (tiling, "")
     return tiling, assembly.hoisted if sliced else nowhere, why
 
@@ -234,9 +234,7 @@ def operands_of(node: Node) -> dict[str, Value]:
 def is_ours(found: Contraction, dtype: DType) -> bool:
     """Say whether a kernel of ours can compute a matrix product."""
     loops = (*found.batch, *found.m, *found.n, *found.k)
-    if dtype not in (*PRODUCT_DTYPES, PAIRED) or any(
-        type(fixed(loop.extent)) is not int for loop in loops
-    ):
+    if dtype not in PRODUCT_DTYPES or any(type(fixed(loop.extent)) is not int for loop in loops):
         return False
     if _volume(found.k) == 0 or not math.isfinite(found.scale):
         return False  # nothing would write the zeros of an empty sum; C has no literal for infinity
@@ -275,12 +273,12 @@ def _is_packed_for_few(found: Contraction, right: View) -> bool:
     return few and _is_packed(found, right)
 
 
-def _is_better_in_pairs(found: Contraction, right: View) -> bool:
-    """Say whether ours is as fast in bfloat16 as the library's, which is slow with shorter vectors
-    than those of 64 bytes; else most of the time may go into turning columns for some rows."""
+def _is_better_in_pairs(found: Contraction, right: View, target: str) -> bool:
+    """Say whether ours is as fast in bfloat16 as the library's, which is slow where vectors are
+    shorter than 64 bytes; else most of the time may go into turning columns for some rows."""
     some = _volume(found.m) < 2 * FEW and _volume((*found.n, *found.k)) >= LARGE
     turned = some and _is_packed(found, right)
-    return this_processor().vector < 64 or (_flops(found) <= SMALL and not turned)
+    return this_processor(target).vector < 64 or (_flops(found) <= SMALL and not turned)
 
 
 def _is_along(found: Contraction, dtype: DType, left: View, right: View, target: str) -> bool:
@@ -338,7 +336,7 @@ def _is_laid_once(found: Contraction, dtype: DType, views: tuple[View, View, Vie
 def kernel_of(node: Node) -> Emitted | None:
     """Return our kernel of a matrix product of contiguous operands; None if it is none of ours."""
     found, dtype = product_in(node), node.output.type.dtype
-    if found is None or dtype not in PRODUCT_DTYPES or not is_ours(found, dtype):
+    if found is None or is_rounded(dtype) or not is_ours(found, dtype):
         return None
     types = {name: value.type for name, value in operands_of(node).items()}
     left, right = (dense_view(types[r.tensor], r.tensor) for r in (found.left, found.right))

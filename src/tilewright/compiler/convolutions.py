@@ -25,7 +25,7 @@ from tilewright.compiler.winograd import is_winograd, winograd_functions
 from tilewright.graph.build import Builder, sort
 from tilewright.graph.convolution import Convolution, classify_convolution
 from tilewright.graph.ir import LIBRARY, Attr, Graph, Node, TensorType, Value
-from tilewright.kernels import PRODUCT_DTYPES
+from tilewright.kernels import PRODUCT_DTYPES, is_rounded
 from tilewright.optimize import Expand, prepared, staying
 from tilewright.program import KernelSource
 from tilewright.tune import LIBRARY as BY_LIBRARY
@@ -106,7 +106,7 @@ class PlaceConvolutions:
         alone_each = is_depthwise(c, dtype)
         if not (alone_each or is_product(c)):
             return False
-        ours = dtype in PRODUCT_DTYPES
+        ours = dtype in PRODUCT_DTYPES and not is_rounded(dtype)
         stays = one.stays(kept)
         fast = self._is_fast(one, kept)
         if fast and stays:

@@ -20,11 +20,11 @@ from tilewright.graph.classify import Contraction
 from tilewright.graph.ir import FORMULA, FUSED, Formula, Graph, Loop, Node, Value
 from tilewright.graph.notation import normal
 from tilewright.kernels import (
-    PAIRED,
     Epilogue,
     Product,
     Tiling,
     emit_product,
+    is_rounded,
     keeps,
     print_epilogue,
     tiles,
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 
 
 def place_product(assembly: "Assembly", node: Node) -> bool:
-    """Add what computes a node if it is a matrix product; sums of pairs are rounded after it."""
+    """Add what computes a node if it is a matrix product; half types are rounded after it."""
     type_ = node.output.type
-    if type_.dtype != PAIRED or any(type(extent) is not int for extent in type_.shape):
+    if not is_rounded(type_.dtype) or any(type(extent) is not int for extent in type_.shape):
         return place_contraction(assembly, node)
     loops = tuple(Loop(f"i{dim}", extent) for dim, extent in enumerate(type_.shape))
     index = tuple(Sym(loop.name) for loop in loops)
@@ -91,7 +91,7 @@ def _place_both(
         return False
     assert isinstance(trial.by, Product), "a kernel of ours was asked for"
     outputs = [assembly.place(value) for value in after.outputs]
-    home = None if dtype == PAIRED else _home(assembly, node, after)
+    home = None if is_rounded(dtype) else _home(assembly, node, after)
     if home is None and keeps(trial.by, tiling):
         home = len(outputs)
         sums = replace(node.output.type, dtype=dtype.compute)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tilewright.graph.ir import LIBRARY, Attr, Node, TensorType
 from tilewright.graph.total import fixed
-from tilewright.kernels import PRODUCT_DTYPES
+from tilewright.kernels import is_rounded
 from tilewright.program import Layer, Template, Vjp, layer_of
 
 FLASH = "aten._scaled_dot_product_flash_attention_for_cpu.default"
@@ -59,10 +59,10 @@ def served(node: Node) -> bool:
 
 def is_large(q: TensorType, k: TensorType) -> bool:
     """Say whether an attention is worth a library call; where sizes vary, it is, and in half types,
-    whose products are the library's anyway."""
+    which our attention does not take."""
     batch, rows = [fixed(dim) for dim in q.shape[:-1]], fixed(k.shape[-2])
     extents = (*batch, rows, fixed(q.shape[-1]))
-    if q.dtype not in PRODUCT_DTYPES or any(type(extent) is not int for extent in extents):
+    if is_rounded(q.dtype) or any(type(extent) is not int for extent in extents):
         return True
     return 4 * math.prod(extents) > SMALL_ATTENTION
 

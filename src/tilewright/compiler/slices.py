@@ -19,7 +19,7 @@ from tilewright.compiler.strided import Place, laid, placed, row_major
 from tilewright.graph.classify import Contraction
 from tilewright.graph.ir import Loop, TensorType
 from tilewright.graph.total import fixed
-from tilewright.kernels import LINE, PAIRED, Role, emit_slices, tiles
+from tilewright.kernels import LINE, Role, emit_slices, tiles
 from tilewright.program import View
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def sliced(
     loops = _order(found, (slices, terms))
     source = placed(right, index, loops)
     lay = None  # loops of the notation copy single terms as fast
-    if source is not None and dtype == PAIRED:
+    if source is not None and pair > 1:
         lay = partial(_lay, source=source, found=found, parts=(slices, terms))
     dense = hoist(right, index, loops, lay)
     return None if dense is None else (laid(dense, loops), slices, terms)

@@ -37,6 +37,7 @@ from tilewright.kernels.contraction import (
     emit_product,
     emit_slices,
     grouped_rows,
+    is_rounded,
     keeps,
     merged,
     packed_columns,
@@ -46,7 +47,6 @@ from tilewright.kernels.contraction import (
     tiles,
     usual_tiling,
 )
-from tilewright.kernels.contraction import PAIRED as PAIRED
 from tilewright.kernels.contraction import RECIPE as PRODUCT_RECIPE
 from tilewright.kernels.demands import Demand, Demands, demands
 from tilewright.kernels.depthwise import (
@@ -88,7 +88,6 @@ __all__ = [
     "ATTENTION_RECIPE",
     "FLAGS",
     "KNOB_LIMITS",
-    "PAIRED",
     "PRODUCT_DTYPES",
     "PRODUCT_RECIPE",
     "LINE",
@@ -100,6 +99,7 @@ __all__ = [
     "Role",
     "merged",
     "grouped_rows",
+    "is_rounded",
     "packed_columns",
     "Attention",
     "Demand",

@@ -19,7 +19,7 @@ from tilewright.kernels.body import volume
 from tilewright.kernels.emit import PARTS, Emitted, even, named
 from tilewright.kernels.epilogue import Following
 
-DTYPES = (F32, F64)
+DTYPES = (F32, F64, BF16)
 PAIRED = BF16  # tiles read two terms at once, and sums are F32
 SLICE = 32  # columns of a block come in multiples of it: of a tile's width on any machine
 LINE = 64  # bytes of b that one step over the terms finds together: tiles read whole lines in turn
@@ -128,6 +128,11 @@ def merged(role: Role) -> Role:
     return tuple(made) or ((1, 0, 0),)
 
 
+def is_rounded(dtype: DType) -> bool:
+    """Say whether sums have a type of their own: what follows a product has to round them."""
+    return dtype != dtype.compute
+
+
 @functools.cache
 def tiles(dtype: DType) -> tuple[str, str]:
     """Return the name and the text of the C function that multiplies blocks of an element type."""
@@ -196,9 +201,9 @@ def emit_product(
 ) -> Emitted:
     """Return the kernel of a matrix product, and of what follows it where its elements are.
 
-    `tiles` gives the function that it calls.  c holds sums in the type that is computed in: those
-    of PAIRED what follows has to round.  result: which pointer is c; None where there is none, as
-    nothing `keeps` sums in it.
+    `tiles` gives the function that it calls.  c holds sums in the type that is computed in: what
+    follows rounds them where results have another.  result: which pointer is c; None where there is
+    none, as nothing `keeps` sums in it.
     """
     roles = {
         "rows": merged(product.rows),
