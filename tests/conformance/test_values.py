@@ -56,7 +56,7 @@ OTHER_GRADIENTS = {
     "scatter_max": "torch compares with the result, which a NaN never equals",
     "scatter_min": "torch compares with the result, which a NaN never equals",
     "prod": "torch divides the product by each factor; ours multiplies the others",
-    "var": "torch subtracts an infinite mean; ours is derived through the sum of squares",
+    "var": "torch subtracts an infinite mean; ours is counted from the first element, and NaN",
     "layer_norm": "torch rearranges its two sums",
     "binary_cross_entropy_with_logits": "torch multiplies what the weights leave out by 0",
     "cross_entropy": "torch multiplies ignored rows by 0, which keeps their NaN",

@@ -44,6 +44,30 @@ def test_equal_elements_are_zero_without_their_mean(shape: tuple[int, ...], dtyp
             assert not run("batch_norm_fresh", x.T, dtype=dtype)[0].any()
 
 
+@pytest.mark.parametrize("shape", [(3, 2), (3, 10), (96, 2), (2, 770), (2, 3, 385), (2, 4100)])
+@pytest.mark.parametrize("dtype", [F64, F32, BF16])
+@pytest.mark.parametrize("name", ["var", "std"])
+def test_equal_elements_are_not_spread(name: str, shape: tuple[int, ...], dtype: DType) -> None:
+    # Their sum is not always a multiple of one: a mean that is off by its last place is a
+    # deviation.
+    for value in (0.1, 1e4 / 3, -12345.678, 1e18):
+        x = np.full(shape, value)
+        for dims in (None, (0,), (1,), (-1,)):
+            assert not run(name, x, dtype=dtype, dims=dims)[0].any()
+            assert not run(name, x, dtype=dtype, dims=dims, correction=0)[0].any()
+
+
+def test_one_element_far_from_all_others_keeps_the_variance() -> None:
+    # The mean is summed from the first one.
+    x = np.random.default_rng(0).standard_normal((8, 4000))
+    for place in (0, 17):
+        far = x.copy()
+        far[:, place] = 1e6
+        exact, found = (run("var", far, dtype=dtype, dims=(1,))[0] for dtype in (F64, F32))
+        np.testing.assert_allclose(exact, far.var(1, ddof=1), rtol=1e-13)
+        np.testing.assert_allclose(found, exact, rtol=1e-6)
+
+
 def test_the_mean_that_is_taken_out_is_rounded_once() -> None:
     x = 1e4 + np.random.default_rng(0).standard_normal((64, 770))
     x = x.astype(np.float32).astype(np.float64)

@@ -58,9 +58,10 @@ FUNCTIONS = (
         "0 if a == 0 and b >= 0 else r * log(a)",
         flops=10,
     ),
-    # maximum and minimum halve the gradient at a tie; NaN in either argument wins.
-    _row("max", "1 if a > b else 0.5 if a == b else 0", "1 if b > a else 0.5 if a == b else 0"),
-    _row("min", "1 if a < b else 0.5 if a == b else 0", "1 if b < a else 0.5 if a == b else 0"),
+    # maximum and minimum halve the gradient at a tie; NaN in either argument wins, and gives both
+    # all of it, as in torch.
+    _row("max", "0 if a < b else 0.5 if a == b else 1", "0 if b < a else 0.5 if a == b else 1"),
+    _row("min", "0 if a > b else 0.5 if a == b else 1", "0 if b > a else 0.5 if a == b else 1"),
     # Comparisons and logic.
     _row("lt", "", "", result="bool"),
     _row("le", "", "", result="bool"),

@@ -9,6 +9,7 @@ This module does not know what a softmax or a norm makes of these (`norms`, `los
 from collections.abc import Sequence
 
 from tilewright.base.dtypes import BOOL, F32, I64, U8, DType
+from tilewright.base.errors import UNKNOWN, Origin
 from tilewright.graph.build import Builder
 from tilewright.graph.ir import Node, Value
 from tilewright.ops.nest import (
@@ -22,10 +23,22 @@ from tilewright.ops.nest import (
     reduced,
     sizes,
 )
-from tilewright.ops.operator import Attrs, Expand, Operator, Types, sample, write
+from tilewright.ops.operator import (
+    Attrs,
+    Expand,
+    Operator,
+    Tangents,
+    Types,
+    Vjp,
+    apply,
+    sample,
+    write,
+)
+from tilewright.ops.pointwise import CONVERSIONS
 from tilewright.ops.product import PROD_GRAD, prod_vjp
 
 _SHAPE = "f[2, 3, 4]"
+_STOP = next(operator for operator in CONVERSIONS if operator.name == "stop_gradient")
 
 
 def _nest(types: Types, attrs: Attrs) -> tuple[str, str]:
@@ -129,29 +142,45 @@ def _total(builder: Builder, x: Value, dims: Sequence[int], *, keepdim: bool = F
     return write(builder, body, x=x, dtype=x.type.dtype.compute, name="total")
 
 
-def centred_squares(builder: Builder, x: Value, dims: Sequence[int]) -> tuple[Value, Value]:
-    """Return the mean, and the sum of squares of what is left without it: two passes, so that
-    nothing cancels.  Both keep their dims."""
+def _spread(
+    builder: Builder, x: Value, attrs: Attrs, origin: Origin = UNKNOWN
+) -> tuple[Value, Value, float]:
+    """Return the mean and the sum of squares of what is left without it, both with their dims
+    kept, and what this is divided by: two passes, so that nothing cancels.
+
+    The mean is the first element and the mean distance from it, which is nothing where all are
+    equal, so that their squares are 0 to the bit."""
     rank, compute = x.type.rank, x.type.dtype.compute
+    dims, correction = chosen_dims(attrs["dims"], rank), attrs["correction"]
+    assert isinstance(correction, int | float), "a correction is a number"
     n = count(x.type.shape, dims)
-    total = _total(builder, x, dims, keepdim=True)
-    mean = write(builder, "y[...] = t[...] / n", t=total, n=n, dtype=compute, name="mean")
-    everything, kept = index(loops(rank)), reduced(rank, dims, keepdim=True)
-    away = f"(x[{everything}] - m[{kept}])"
-    body = f"y[{kept}] += {away} * {away}"
-    return mean, write(builder, body, x=x, m=mean, dtype=compute, name="squares")
+    element, row = index(loops(rank)), reduced(rank, dims, keepdim=True)
+    limits = [f"{loops(rank)[dim]}<{x.type.shape[dim]}" for dim in range(rank) if dim not in dims]
+    tail = f" for {', '.join(limits)}" if limits else ""
+    # Of no elements the first is as good as any: what is made of them is 0 / 0.
+    body = f"y[{row}] = {f'x[{row}]' if n else '0'}{tail}"
+    given = {"x": x} if n else {}
+    first = write(builder, body, given, dtype=compute, name="first", origin=origin)
+    # Whatever the first one is, the mean is the mean.
+    (first,) = apply(builder, _STOP, first, origin=origin, names=("first",))
+    body = f"y[{row}] += x[{element}] - f[{row}]"
+    total = write(builder, body, x=x, f=first, dtype=compute, name="total", origin=origin)
+    body = "y[...] = f[...] + t[...] / n"
+    mean = write(builder, body, f=first, t=total, n=n, dtype=compute, name="mean", origin=origin)
+    away = f"(x[{element}] - m[{row}])"
+    body = f"y[{row}] += {away} * {away}"
+    squares = write(builder, body, x=x, m=mean, dtype=compute, name="squares", origin=origin)
+    return mean, squares, max(n - correction, 0)
 
 
 def _variance(builder: Builder, x: Value, attrs: Attrs) -> Value:
     rank = x.type.rank
+    _, squares, n = _spread(builder, x, attrs)
     dims = chosen_dims(attrs["dims"], rank)
-    _, squares = centred_squares(builder, x, dims)
-    correction = attrs["correction"]
-    assert isinstance(correction, int | float), "a correction is a number"
-    n = max(count(x.type.shape, dims) - correction, 0)
-    if attrs["keepdim"]:
+    target = reduced(rank, dims, keepdim=bool(attrs["keepdim"]))
+    source = reduced(rank, dims, keepdim=True)
+    if target == source:
         return write(builder, "y[...] = s[...] / n", s=squares, n=n, name="variance")
-    target, source = reduced(rank, dims), reduced(rank, dims, keepdim=True)
     return write(builder, f"y[{target}] = s[{source}] / n", s=squares, n=n, name="variance")
 
 
@@ -167,6 +196,32 @@ def _std(builder: Builder, inputs: tuple[Value, ...], attrs: Attrs) -> tuple[Val
     # The branch that is not taken keeps the root's infinite derivative at 0 out of the gradient.
     root = "y[...] = 0 if v[...] == 0 else sqrt(v[...])"
     return (write(builder, root, v=variance, dtype=x.type.dtype, name="std"),)
+
+
+def _spread_vjp(slope: str) -> Vjp:
+    """The gradient of what grows by `slope` where the sum of squares `s`, divided by `n`, grows by
+    the distance of an element from the mean."""
+
+    def vjp(builder: Builder, node: Node, tangents: Tangents) -> Tangents:
+        (dy,) = tangents
+        if dy is None:
+            return (None,)
+        (x,), attrs, origin = node.inputs, dict(node.attrs), node.origin
+        rank, compute = x.type.rank, x.type.dtype.compute
+        dims = chosen_dims(attrs["dims"], rank)
+        row = reduced(rank, dims, keepdim=True)
+        entry = reduced(rank, dims, keepdim=bool(attrs["keepdim"]))
+        mean, squares, n = _spread(builder, x, attrs, origin)
+        operands = {"dy": dy, "s": squares}
+        used = {name: value for name, value in operands.items() if f"{name}[" in slope}
+        body = f"y[{row}] = {slope.replace('dy[]', f'dy[{entry}]').replace('s[]', f's[{row}]')}"
+        share = write(builder, body, used, n=n, dtype=compute, name="share", origin=origin)
+        element = index(loops(rank))
+        body = f"y[{element}] = d[{row}] * (x[{element}] - m[{row}])"
+        operands = {"d": share, "x": x, "m": mean}
+        return (write(builder, body, operands, dtype=x.type.dtype, origin=origin),)
+
+    return vjp
 
 
 def _first(op: str) -> Expand:
@@ -263,6 +318,8 @@ def _argmax(types: Types, attrs: Attrs) -> str:
 def _argmin(types: Types, attrs: Attrs) -> str:
     return _argument("argmin=", types, attrs)
 
+
+_AT_ONCE = "distances from the mean add up to 0, so that nothing goes through the mean"
 
 PAGE = (
     Operator(
@@ -375,6 +432,8 @@ PAGE = (
         "var(x; dims=None, correction=1, keepdim=False)",
         "The variance over dims, in two passes.",
         expand=_var,
+        vjp=_spread_vjp("2 * dy[] / n"),
+        vjp_reason=_AT_ONCE,
         lead=one_more_in_front,
         eager="torch.var({x}, dim={dims}, correction={correction}, keepdim={keepdim})",
         samples=(*_REDUCTION_SAMPLES, sample(_SHAPE, dims=(1,), correction=0)),
@@ -383,6 +442,8 @@ PAGE = (
         "std(x; dims=None, correction=1, keepdim=False)",
         "The standard deviation over dims.",
         expand=_std,
+        vjp=_spread_vjp("0 if s[] / n == 0 else dy[] / (n * sqrt(s[] / n))"),
+        vjp_reason=_AT_ONCE,
         lead=one_more_in_front,
         kink="where it is 0, so is its gradient",
         eager="torch.std({x}, dim={dims}, correction={correction}, keepdim={keepdim})",
