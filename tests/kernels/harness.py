@@ -23,6 +23,7 @@ from tilewright.graph.build import Builder
 from tilewright.graph.evaluate import evaluate
 from tilewright.graph.ir import Graph, TensorType
 from tilewright.kernels import FLAGS, Emitted, emit, emit_naive
+from tilewright.kernels.body import contiguous
 from tilewright.runtime import check_target, processor
 
 Array = np.ndarray
@@ -120,9 +121,11 @@ def run(
     for value in graph.outputs:
         dtype: DType = value.type.dtype
         shape = tuple(int(dim) for dim in value.type.shape if isinstance(dim, int))
-        raw = np.full(int(np.prod(shape)) * dtype.bytes + CANARY, FILL, np.uint8)
-        outputs.append((raw, shape, dtype))
-    pointers = [array.ctypes.data for array in (*memory, *(raw for raw, _, _ in outputs))]
+        steps = (strides or {}).get(value.name, contiguous(shape))
+        span = sum((n - 1) * s for n, s in zip(shape, steps, strict=True)) + 1 if all(shape) else 0
+        raw = np.full(span * dtype.bytes + CANARY, FILL, np.uint8)
+        outputs.append((raw, shape, steps, dtype))
+    pointers = [array.ctypes.data for array in (*memory, *(raw for raw, *_ in outputs))]
     table = (ctypes.c_void_p * max(len(pointers), 1))(*pointers)
     function = getattr(library, kernel.name)
     function.argtypes = [ctypes.c_void_p, *(ctypes.c_long,) * 3]
@@ -131,10 +134,13 @@ def run(
     for end in range(count, 0, -together):
         code |= function(table, max(end - together, 0), end, count)
     results = []
-    for raw, shape, dtype in outputs:
+    for raw, shape, steps, dtype in outputs:
         size = raw.size - CANARY
-        assert (raw[size:] == FILL).all(), "a kernel wrote beyond its output"
-        results.append(raw[:size].view(dtype.numpy).reshape(shape))
+        apart = tuple(step * dtype.bytes for step in steps)
+        lying = np.lib.stride_tricks.as_strided
+        results.append(lying(raw[:size].view(dtype.numpy), shape, apart).copy())
+        lying(raw, (*shape, dtype.bytes), (*apart, 1))[...] = FILL
+        assert (raw == FILL).all(), "a kernel wrote beside its output, or beyond it"
     return code, results
 
 

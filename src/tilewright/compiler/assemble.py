@@ -25,6 +25,7 @@ from tilewright.compiler.choices import Choices, last_cache
 from tilewright.compiler.depthwise import place_depthwise
 from tilewright.compiler.epilogue import place_followed, place_product
 from tilewright.compiler.inplace import updates_in_place
+from tilewright.compiler.joined import Slot, slots
 from tilewright.compiler.library import Call, reason_of, serve
 from tilewright.compiler.options import Options
 from tilewright.compiler.refusals import unrefused
@@ -137,6 +138,7 @@ class Assembly:
         self.results: set[str] = set()
         self.targets: dict[str, View] = {}
         self.in_place: dict[str, str] = {}
+        self.slots: dict[str, Slot] = {}
         self.sizes: Sizes | None = None
         self.sizes_view: View | None = None
         self.named = names(graph)
@@ -172,6 +174,7 @@ class Assembly:
         """Go through the nodes."""
         self.in_place = updates_in_place(self.graph, 0 if self.prefix else unrefused(self.graph))
         self.sizes = sizes_of(self.graph)
+        self.slots = slots(self.graph, {*self.results, *self.in_place, *self.early})
         for node in self.graph.nodes:
             if node.op in CONTROL and self.sizes is not None:
                 raise sizes_vary(node.op, self.sizes.describe(), node.origin)
@@ -188,13 +191,14 @@ class Assembly:
         """Decide how a node is computed, and add what does it."""
         if node.op == CONSTANT:
             self._constant(node)
-        elif node.op == FUSED and not place_followed(self, node):
-            self._kernel(node, node.graphs[0], "fused region")
+        elif node.outputs[0].name in self.places:
+            pass  # computed along with another, or part by part
+        elif node.op == FUSED:
+            if not place_followed(self, node):
+                self._kernel(node, node.graphs[0], "fused region")
         elif node.op in CONTROL:
             reason = control.PLACED[node.op](self, node)
             self.decide(node, "control", reason)
-        elif node.outputs[0].name in self.places:
-            pass  # a product and what follows; what was computed along with another
         elif node.formula is not None:
             if not (self._alias(node) or any(place(self, node) for place in _PRODUCTS)):
                 self._kernel(node, as_body(node), "one formula")
@@ -254,13 +258,7 @@ class Assembly:
         views = [self._dense(self.places[value.name]) for value in node.inputs]
         self._call(node, call, views, reason_of(node))
 
-    def _call(
-        self,
-        node: Node,
-        call: Call,
-        views: Sequence[View],
-        reason: str,
-    ) -> None:
+    def _call(self, node: Node, call: Call, views: Sequence[View], reason: str) -> None:
         outputs = []
         for value in node.outputs:
             self.places[value.name] = self.buffer(value, LIBRARY)
@@ -286,13 +284,13 @@ class Assembly:
 
     def _kernel(self, node: Node, body: Graph, reason: str) -> None:
         views = [self.places[value.name] for value in node.inputs]
-        pairs = zip(body.inputs, views, strict=True)
+        outputs = tuple(self.place(value) for value in node.outputs)
+        pairs = zip((*body.inputs, *body.outputs), (*views, *outputs), strict=True)
         strides = {inner.name: view.strides for inner, view in pairs if not is_contiguous(view)}
-        in_place = any(value.name in self.in_place for value in node.outputs)
-        cache = 0 if in_place else self.cache  # what it reads is near
+        near = self.in_place.keys() | self.slots.keys()  # what it reads, or what reads it next
+        cache = 0 if any(value.name in near for value in node.outputs) else self.cache
         made = emit(body, strides, check=self.options.verify, cache=cache)
         self.kernel(made)
-        outputs = tuple(self.place(value) for value in node.outputs)
         inputs = (*views, *([self._sizes()] if made.sizes else []))
         self.steps.append(Launch(made.name, inputs, outputs, made.parts, node.origin, made.flops))
         reason += f": {made.name}{made.written}"
@@ -315,12 +313,15 @@ class Assembly:
     # ------------------------------------------------------------------------------ places
 
     def place(self, value: Value) -> View:
-        """Choose where a value lies: where it has to, in its input if updated in place, in an
-        output, or in the arena."""
+        """Choose where a value lies: where it has to, in its input if updated in place, in what it
+        is a part of, in an output, or in the arena."""
         if value.name in self.targets:
             place = self.targets[value.name]
         elif value.name in self.in_place:
             place = self.places[self.in_place[value.name]]
+        elif (slot := self.slots.get(value.name)) is not None:
+            whole = self.places.get(slot.whole.name) or self.place(slot.whole)
+            place = slot.of(whole, _shape(value))
         else:
             place = self.buffer(value, OUTPUT if value.name in self.results else self.kind)
         self.places[value.name] = place

@@ -56,7 +56,15 @@ from tilewright.kernels.depthwise import (
     depthwise_text,
     emit_depthwise,
 )
-from tilewright.kernels.emit import FLAGS, Emitted, choose_recipe, emit, emit_naive, read_together
+from tilewright.kernels.emit import (
+    FLAGS,
+    Emitted,
+    choose_recipe,
+    emit,
+    emit_naive,
+    lies_anyhow,
+    read_together,
+)
 from tilewright.kernels.epilogue import Epilogue, Following, print_epilogue
 from tilewright.kernels.traffic import kernel_loops, moved
 from tilewright.kernels.winograd import (
@@ -142,6 +150,7 @@ __all__ = [
     "WinogradGradient",
     "is_narrow",
     "keeps",
+    "lies_anyhow",
     "print_epilogue",
     "read_together",
     "kernel_loops",

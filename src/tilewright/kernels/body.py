@@ -43,11 +43,15 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """Formulas in order, whose operands are inputs or earlier formulas, under canonical names."""
+    """Formulas in order, whose operands are inputs or earlier formulas, under canonical names.
+
+    spread: the outputs that are not contiguous, each with its strides in elements.
+    """
 
     inputs: tuple[Input, ...]
     formulas: tuple[tuple[str, Formula], ...]
     outputs: tuple[str, ...]
+    spread: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
     def formula(self, name: str) -> Formula | None:
         """Return the formula that makes the value of that name; None for an input."""
@@ -63,12 +67,20 @@ class Body:
             return formula.type
         return next(tensor.type for tensor in self.inputs if tensor.name == name)
 
+    def strides(self, name: str) -> tuple[int, ...]:
+        """Return how far apart the elements of an input or a value lie."""
+        for tensor in self.inputs:
+            if tensor.name == name:
+                return tensor.strides
+        return dict(self.spread).get(name) or contiguous(static_shape(self.type(name)))
+
 
 # --------------------------------------------------------------------------------- making a body
 
 
 def canonical(graph: Graph, strides: Mapping[str, tuple[int, ...]]) -> Body:
-    """Rename everything in a graph of formula nodes; `strides` are of inputs, in elements."""
+    """Rename everything in a graph of formula nodes; `strides` are of inputs and of outputs that
+    are no inputs, in elements."""
     renamed: dict[str, str] = {}
     inputs: list[Input] = []
     for value in graph.inputs:
@@ -85,14 +97,18 @@ def canonical(graph: Graph, strides: Mapping[str, tuple[int, ...]]) -> Body:
         formulas.append((name, rename(node.formula, operands)))
         renamed[node.output.name] = name
     outputs: list[str] = []
+    spread: list[tuple[str, tuple[int, ...]]] = []
     for value in graph.outputs:
         name = renamed[value.name]
+        if name.startswith("v") and value.name in strides:
+            assert name not in outputs, f"{value.name} is two results: which one lies apart?"
+            spread.append((name, strides[value.name]))
         if name in outputs or name.startswith("a"):  # a result of its own, in memory of its own
             copy = f"v{len(formulas)}"
             formulas.append((copy, copy_of(name, value.type)))
             name = copy
         outputs.append(name)
-    return Body(tuple(inputs), tuple(formulas), tuple(outputs))
+    return Body(tuple(inputs), tuple(formulas), tuple(outputs), tuple(spread))
 
 
 def rename(formula: Formula, operands: tuple[str, ...]) -> Formula:

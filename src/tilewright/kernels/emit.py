@@ -22,7 +22,6 @@ from tilewright.graph.ir import Formula, Graph
 from tilewright.kernels.body import (
     Body,
     canonical,
-    contiguous,
     parallel,
     solved,
     static_extents,
@@ -119,7 +118,8 @@ def emit(
 ) -> Emitted:
     """Return the kernel of a body: a graph of formula nodes whose extents are numbers.
 
-    strides: of inputs that are not contiguous and row-major, in elements.  check: verify its loops
+    strides: of inputs and outputs that are not contiguous and row-major, in elements; of outputs
+    only where `lies_anyhow` says so.  check: verify its loops
     where no size varies; raises LoopError where they have no meaning, or one that depends on who
     runs what when.  cache: bytes of the last cache before memory; a kernel that moves more writes
     results past it; 0 where none may.
@@ -132,6 +132,7 @@ def _emit(plain: Body, check: bool, cache: int) -> Emitted:
     """Print a body under canonical names: what layers that are alike have in common."""
     body = solved_body(plain)
     choice = choose(body)
+    assert choice.plan is not None or not body.spread, "only nests write results with any strides"
     memory = memory_of(body)
     inputs = {name: memory for name, memory in memory.items() if name.startswith("a")}
     outputs = {name: memory for name, memory in memory.items() if name.startswith("v")}
@@ -210,6 +211,11 @@ def read_together(graph: Graph, source: str, position: int) -> bool:
     return all(place == home for name, place in places.items() if name in touched)
 
 
+def lies_anyhow(graph: Graph) -> bool:
+    """Say whether the kernel of a body writes its results with any strides."""
+    return choose(solved_body(canonical(graph, {}))).plan is not None
+
+
 def solved_body(body: Body) -> Body:
     """Turn all targets around that can be."""
     return replace(body, formulas=tuple((name, solved(formula)) for name, formula in body.formulas))
@@ -222,8 +228,7 @@ def memory_of(body: Body) -> dict[str, Memory]:
     }
     for name in body.outputs:
         type_ = body.type(name)
-        shape = static_shape(type_)
-        found[name] = Memory(name, type_.dtype, shape, contiguous(shape))
+        found[name] = Memory(name, type_.dtype, static_shape(type_), body.strides(name))
     return found
 
 

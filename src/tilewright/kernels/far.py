@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from tilewright.base import algebra
 from tilewright.base.expr import Call, Const, Expr, Read, Sym, names, substitute, walk
-from tilewright.kernels.body import contiguous, has_read, static_shape, volume
+from tilewright.kernels.body import has_read, static_shape, volume
 from tilewright.kernels.keep import element_of
 from tilewright.kernels.regions import Region
 from tilewright.kernels.statement import State, Statement
@@ -135,8 +135,7 @@ def _runs_along(state: State, read: Read, row: str, inner: str, most: int) -> bo
 
 def _steps(state: State, read: Read) -> Iterator[tuple[Expr, int]]:
     """Yield by how many elements each loop moves a read; nothing where a size varies."""
-    known = {tensor.name: tensor.strides for tensor in state.body.inputs}
-    strides = known.get(read.tensor) or contiguous(static_shape(state.body.type(read.tensor)))
+    strides = state.body.strides(read.tensor)
     if any(type(stride) is not int for stride in strides):
         return
     offset: Expr = Const(0)

@@ -13,7 +13,6 @@ from tilewright.base import algebra
 from tilewright.base.expr import Call, Const, Expr, Read, Sym, children, names, walk
 from tilewright.base.sizes import nominal
 from tilewright.kernels.body import (
-    contiguous,
     has_read,
     static_shape,
     volume,
@@ -92,9 +91,9 @@ def offsets(state: State, region: Region) -> Iterator[tuple[Expr, int]]:
             steps, size = strides[read.tensor]
             yield _flat(state, read.index, steps), size
         if statement.name in state.body.outputs:
-            type_ = statement.formula.type
-            index = tuple(statement.bound(entry) for entry in statement.formula.index)
-            yield _flat(state, index, contiguous(static_shape(type_))), type_.dtype.bytes
+            steps, index = state.body.strides(statement.name), statement.formula.index
+            index = tuple(statement.bound(entry) for entry in index)
+            yield _flat(state, index, steps), statement.formula.type.dtype.bytes
 
 
 def _flat(state: State, index: tuple[Expr, ...], strides: tuple[int, ...]) -> Expr:

@@ -19,7 +19,7 @@ from tilewright.base.errors import LoopError
 from tilewright.base.expr import Call, Const, Expr, Read, Sym, names, substitute
 from tilewright.base.sizes import least_of, nominal, same
 from tilewright.base.syntax import show as show_expr
-from tilewright.kernels.body import contiguous, is_pointwise, static_extents, static_shape
+from tilewright.kernels.body import is_pointwise, static_extents
 from tilewright.kernels.loops import (
     Buffer,
     Do,
@@ -316,7 +316,7 @@ def _offset(nest: LoopNest, element: Read) -> Expr:
     if nest.body.formula(element.tensor) is None:  # accumulators and buffers are numbered
         return element.index[0]
     total: Expr = Const(0)
-    strides = contiguous(static_shape(nest.body.type(element.tensor)))
+    strides = nest.body.strides(element.tensor)
     for entry, stride in zip(element.index, strides, strict=True):
         total = Call("add", (total, Call("mul", (entry, Const(stride)))))
     return total

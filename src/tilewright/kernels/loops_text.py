@@ -52,6 +52,7 @@ _COMMENT = 44  # the column of what is for the reader, at least
 _TYPE = r"(?P<dtype>\w+)\[(?P<shape>[\d, ]*)\]"
 _INPUT = re.compile(rf"(?P<name>a\d+): {_TYPE}( strides \((?P<strides>[-\d, ]*)\))?")
 _FORMULA = re.compile(rf"(?P<name>v\d+): {_TYPE}  (?P<text>.*)")
+_RESULT = re.compile(r"(?P<name>v\d+)(?: strides \((?P<strides>[-\d, ]*)\))?")
 _RESULTS = re.compile(r"-> (?P<names>.*)")
 _LOOP = re.compile(
     rf"(?P<word>{'|'.join(_KINDS)}) (?P<name>\w+) in (?P<low>.*?)\.\.(?P<high>.*?)"
@@ -73,13 +74,16 @@ def show(nest: LoopNest) -> str:
 
 def _head(body: Body) -> Iterator[str]:
     for tensor in body.inputs:
-        text = f"{tensor.name}: {tensor.type}"
-        if not all_same(tensor.strides, contiguous(static_shape(tensor.type))):
-            text += f" strides ({', '.join(map(str, tensor.strides))})"
-        yield text
+        is_dense = all_same(tensor.strides, contiguous(static_shape(tensor.type)))
+        yield f"{tensor.name}: {tensor.type}" + ("" if is_dense else _apart(tensor.strides))
     for name, formula in body.formulas:
         yield f"{name}: {formula.type}  {notation.show(formula)}"
-    yield f"-> {', '.join(body.outputs)}"
+    apart = {name: _apart(strides) for name, strides in body.spread}
+    yield f"-> {', '.join(name + apart.get(name, '') for name in body.outputs)}"
+
+
+def _apart(strides: tuple[int, ...]) -> str:
+    return f" strides ({', '.join(map(str, strides))})"
 
 
 def _items(nest: LoopNest, items: tuple[Item, ...], pad: str) -> Iterator[str]:
@@ -148,7 +152,9 @@ def parse(text: str) -> LoopNest:
     results = _RESULTS.fullmatch(lines[0]) if lines else None
     if results is None:
         raise _misread(lines[0] if lines else "", "an input, a formula, or `-> v0`")
-    body = Body(tuple(inputs), tuple(formulas), tuple(results["names"].split(", ")))
+    apart = [(made["name"], made["strides"]) for made in _RESULT.finditer(results["names"])]
+    spread = tuple((name, _numbers(strides)) for name, strides in apart if strides is not None)
+    body = Body(tuple(inputs), tuple(formulas), tuple(name for name, _ in apart), spread)
     items, rest = _read_items(body, lines[1:], 0)
     if rest:
         raise _misread(rest[0], "a line of a loop, or one at the left")

@@ -23,7 +23,7 @@ from tilewright.base import algebra
 from tilewright.base.dtypes import DType
 from tilewright.base.expr import Call, Const, Expr, Read, Sym, names, substitute, walk
 from tilewright.base.sizes import Size
-from tilewright.kernels.body import contiguous, has_read, is_pointwise, static_shape
+from tilewright.kernels.body import has_read, is_pointwise, static_shape
 from tilewright.kernels.contraction import (
     LINE,
     TILE_VECTORS,
@@ -295,11 +295,8 @@ class _Reader:
                     yield from self.reads(part)
 
     def ref(self, tensor: str, index: tuple[Expr, ...]) -> Ref:
-        type_ = self.nest.body.type(tensor)
-        shape = static_shape(type_)
-        steps = {given.name: given.strides for given in self.nest.body.inputs}
-        strides = steps.get(tensor, contiguous(shape))
-        return Ref(tensor, index, shape, strides, type_.dtype.bytes)
+        type_, strides = self.nest.body.type(tensor), self.nest.body.strides(tensor)
+        return Ref(tensor, index, static_shape(type_), strides, type_.dtype.bytes)
 
     def near(self, buffer: str, place: Expr) -> Ref:
         length, dtype = self.lengths[buffer]
