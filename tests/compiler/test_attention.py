@@ -217,3 +217,78 @@ def test_a_result_is_read_in_any_order_and_handed_out_in_eager_s() -> None:
     found, expected = tw.compile(f, x, options=WHOLE)(x), f(x)
     assert [y.stride() for y in found] == [y.stride() for y in expected]
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
+# Shapes of q and of k and v, the mask's and its dtype, whether causal: in bfloat16.
+HALVES: dict[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], torch.dtype, bool]] = {
+    "of 32": ((2, 3, 70, 32), (2, 3, 45, 32), (), torch.bfloat16, False),
+    "of 64, causal": ((2, 4, 129, 64), (2, 4, 129, 64), (), torch.bfloat16, True),
+    "of 80, heads that share": ((1, 6, 66, 80), (1, 2, 71, 80), (), torch.bfloat16, True),
+    "of 96, more keys than queries": ((1, 2, 33, 96), (1, 2, 200, 96), (), torch.bfloat16, True),
+    "of 128, long": ((1, 1, 1031, 128), (1, 1, 1031, 128), (), torch.bfloat16, True),
+    "of 33, three keys": ((2, 3, 70, 33), (2, 3, 3, 33), (), torch.bfloat16, False),
+    "mask of all": ((2, 4, 33, 24), (2, 2, 51, 24), (2, 1, 33, 51), torch.bool, False),
+    "mask added": ((2, 4, 33, 24), (2, 4, 51, 24), (2, 4, 33, 51), torch.bfloat16, False),
+}
+
+
+@pytest.mark.parametrize(
+    "kind", few(HALVES, "of 64, causal", "of 80, heads that share", "mask added")
+)
+def test_in_bfloat16_attention_is_streamed_and_as_close_to_float64_as_eagers(kind: str) -> None:
+    wide, narrow, mask, dtype, causal = HALVES[kind]
+    torch.manual_seed(0)
+    given = [_projected(shape).bfloat16() for shape in (wide, narrow, narrow)]
+    masks = [torch.rand(mask) < 0.5 if dtype == torch.bool else torch.randn(mask).to(dtype)]
+    dy = torch.randn(wide).bfloat16()
+
+    def f(*given: Tensor) -> Tensor:
+        q, k, v, *rest = given
+        shared = q.shape[1] != k.shape[1]
+        return attention(q, k, v, *rest, is_causal=causal, enable_gqa=shared)
+
+    def all_of(call: Callable[..., Tensor], given: list[Tensor]) -> list[Tensor]:
+        leaves = [x.detach().requires_grad_() for x in given]
+        rest = [m.to(given[0].dtype) if m.is_floating_point() else m for m in masks if mask]
+        y = call(*leaves, *rest)
+        return [y.detach(), *torch.autograd.grad(y, leaves, dy.to(y.dtype))]
+
+    leaves = [x.detach().requires_grad_() for x in given]
+    compiled = tw.compile(f, *leaves, *(masks if mask else ()), options=WHOLE)
+    assert str(compiled.explain()).count("attention: ") == 2
+    found, eager = all_of(compiled, given), all_of(f, given)
+    exact = all_of(f, [x.double() for x in given])
+    for ours, theirs, true in zip(found, eager, exact, strict=True):
+        assert float((ours - true).norm()) <= 1.02 * float((theirs - true).norm())
+
+
+def test_in_bfloat16_threads_change_no_bit() -> None:
+    torch.manual_seed(0)
+    given = [torch.randn(1, 3, 401, 40).bfloat16().requires_grad_() for _ in range(3)]
+    compiled = tw.compile(lambda *x: attention(*x, is_causal=True), *given, options=WHOLE)
+    found, threads = [], torch.get_num_threads()
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            y = compiled(*given)
+            found.append((y.detach(), *torch.autograd.grad(y, given, torch.ones_like(y))))
+    finally:
+        torch.set_num_threads(threads)
+    for other in found[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("shape", "mask"), [((4, 40, 16), ()), ((2, 4, 40, 12), ()), ((2, 4, 40, 16), (4, 40, 40))]
+)
+def test_where_eager_does_not_round_probabilities_neither_do_we(
+    shape: tuple[int, ...], mask: tuple[int, ...]
+) -> None:
+    torch.manual_seed(0)
+    q, k = (torch.randn(*shape[:-1], 16).bfloat16() for _ in range(2))
+    given = [q, k, torch.randn(shape).bfloat16(), *([torch.randn(mask).bfloat16()] if mask else [])]
+    compiled = tw.compile(attention, *given, options=WHOLE)
+    assert "attention: " not in compiled.explain()
+    exact = attention(*(x.double() for x in given))
+    ours, theirs = compiled(*given) - exact, attention(*given) - exact
+    assert float(ours.norm()) <= 1.02 * float(theirs.norm())

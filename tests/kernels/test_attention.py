@@ -7,13 +7,23 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
+from ml_dtypes import finfo
 from tests.kernels.harness import runnable
-from tests.kernels.test_contraction import CANARY, MACHINES, before_a_wall, span, view
+from tests.kernels.test_contraction import (
+    CANARY,
+    MACHINES,
+    UNTOUCHED,
+    before_a_wall,
+    span,
+    view,
+)
+from tests.standalone import Done, Operand, run_standalone, write_kernels
 
-from tilewright.base.dtypes import F32, F64, DType
+from tilewright.base.dtypes import BF16, F32, F64, DType
 from tilewright.kernels import (
     Attention,
     Emitted,
@@ -23,6 +33,7 @@ from tilewright.kernels import (
     emit_attention,
     emit_attention_grad,
 )
+from tilewright.program import KernelSource
 from tilewright.runtime.toolchain import build, find_toolchain
 
 Array = np.ndarray
@@ -51,8 +62,14 @@ def problems() -> list[Problem]:
         problem(source, 1, 2, 140, 150, 256, 256, causal=True),
         problem(source, 1, 1, 140, 150, 160, 100, causal=True),
         problem(source, 1, 1, 140, 270, 128, 128, dtype=F64),
+        problem(source, 1, 1, 300, 300, 64, 64, causal=True, dtype=BF16),
+        problem(source, 1, 2, 131, 151, 80, 96, causal=True, dtype=BF16),
+        problem(source, 1, 1, 600, 521, 33, 40, mask="added", dtype=BF16),
+        problem(source, 2, 1, 129, 770, 16, 16, mask="kept", dtype=BF16),
+        problem(source, 1, 1, 140, 150, 256, 200, causal=True, dtype=BF16),
     ]
-    for _ in range(40):
+    made += [_masked(kind, dtype) for kind in ("added", "kept") for dtype in (F32, F64, BF16)]
+    for _ in range(60):
         made.append(
             problem(
                 source,
@@ -64,7 +81,7 @@ def problems() -> list[Problem]:
                 source.choice([1, 5, 8, 16, 20, 64]),
                 causal=source.random() < 0.5,
                 mask=source.choice(["", "", "added", "kept"]),
-                dtype=source.choice([F32, F64]),
+                dtype=source.choice([F32, F64, BF16]),
             )
         )
     return made
@@ -154,15 +171,19 @@ def library(request: pytest.FixtureRequest) -> ctypes.CDLL:
     found = find_toolchain(runnable(request.param))
     visible = tuple("-fvisibility=default" if "visibility" in f else f for f in found.flags)
     texts = {}
-    for dtype in (F32, F64):
+    for dtype in (F32, F64, BF16):
         for backward in (False, True):
             name, text = attention_source(dtype, backward=backward)
             texts[name] = text
+        if dtype == BF16:
+            continue  # its powers are those of F32
         name = f"powers_{dtype.name}"
         before, _, _ = text.partition("/* ----")  # all that comes in front of the products
         texts[name] = before + POWERS.replace("POWERS", name)
     made = {kernel.name: kernel.text for one in problems() for kernel in kernels(one)}
-    return build(replace(found, flags=visible), {**texts, "problems": "\n".join(made.values())})
+    built = build(replace(found, flags=visible), {**texts, "problems": "\n".join(made.values())})
+    built.target = request.param  # type: ignore[attr-defined]
+    return built
 
 
 POWERS = """
@@ -179,11 +200,12 @@ class Memory:
 
     def __init__(self, one: Problem, seed: int = 0) -> None:
         source = np.random.default_rng(seed)
-        dtype = one.attention.dtype.numpy
         self.one = one
         self.arrays: dict[str, Array] = {}
         for name, lies in one.lies.items():
             size = span(*lies)
+            sums = one.attention.dtype.compute
+            dtype = (sums if name in ("l", "dq") else one.attention.dtype).numpy
             if name in ("y", "l", "dq", "dk", "dv"):
                 pieces = len(cuts(one.attention)) - 1 if name == "dq" else 1
                 self.arrays[name] = np.full(size * pieces + 64, CANARY, dtype)
@@ -228,7 +250,7 @@ def exact(one: Problem, memory: Memory) -> dict[str, Array]:
     with np.errstate(all="ignore"):
         scores = a.scale * (q @ k.swapaxes(-1, -2))
         if a.mask == "added":
-            scores = scores + memory["mask"]
+            scores = scores + memory["mask"].astype(np.float64)
         elif a.mask == "kept":
             scores = np.where(memory["mask"], scores, -np.inf)
         if a.causal:
@@ -248,17 +270,24 @@ def exact(one: Problem, memory: Memory) -> dict[str, Array]:
         }
 
 
+def check(memory: Memory) -> None:
+    """Results are those of the whole matrix but for rounding: of sums, and in bfloat16 of
+    probabilities, of gradients of scores and of results."""
+    one = memory.one
+    for name, expected in exact(one, memory).items():
+        halves = one.attention.dtype == BF16 and name != "l"
+        dtype = one.attention.dtype if halves else one.attention.dtype.compute
+        finite, found = np.isfinite(expected), memory[name].astype(np.float64)
+        assert np.array_equal(found[~finite], expected[~finite]), (name, one.attention)
+        error = abs(found[finite] - expected[finite]).max(initial=0)
+        size = max(1.0, abs(expected[finite]).max(initial=0))
+        unit = float(finfo(dtype.numpy).eps)
+        assert error <= (2 if halves else 32) * unit * size, (name, one.attention)
+
+
 def test_results_and_gradients_are_those_of_the_whole_matrix(library: ctypes.CDLL) -> None:
     for one in problems():
-        memory = Memory(one).run(library)
-        unit = float(np.finfo(one.attention.dtype.numpy).eps)
-        for name, expected in exact(one, memory).items():
-            finite = np.isfinite(expected)
-            found = memory[name]
-            assert np.array_equal(found[~finite], expected[~finite]), (name, one.attention)
-            error = abs(found[finite] - expected[finite]).max(initial=0)
-            size = max(1.0, abs(expected[finite]).max(initial=0))
-            assert error <= 32 * unit * size, (name, one.attention)
+        check(Memory(one).run(library))
 
 
 def test_nothing_is_written_beside_the_results(library: ctypes.CDLL) -> None:
@@ -288,6 +317,25 @@ def test_nothing_is_read_but_the_operands(library: ctypes.CDLL) -> None:
             assert np.array_equal(memory.arrays[name], expected[name]), (name, one.attention)
 
 
+@pytest.mark.sweep
+def test_attentions_pass_the_sanitizers(library: ctypes.CDLL, tmp_path: Path) -> None:
+    done = list[Done]()
+    for one in problems()[:26]:
+        memory = Memory(one)
+        for name in ("y", "l", "dq", "dk", "dv"):
+            memory.arrays[name] = memory.arrays[name][:-64]
+            memory.arrays[name].view(np.uint8)[:] = UNTOUCHED
+        memory.run(library)
+        for kernel, both in zip(kernels(one), (FORWARD, GRADIENT), strict=True):
+            reads, writes = ([n for n in names if n in memory.arrays] for names in both)
+            places = [[Operand(memory.arrays[n]) for n in names] for names in (reads, writes)]
+            done.append(Done(kernel, *places))
+    pairs = [(dtype, backward) for dtype in (F32, F64, BF16) for backward in (False, True)]
+    more = [KernelSource(*attention_source(dtype, backward=b)) for dtype, b in pairs]
+    write_kernels(done, tmp_path, more, library.target)
+    assert run_standalone(tmp_path, "sanitize") == ""
+
+
 def test_the_number_of_parts_changes_no_bit(library: ctypes.CDLL) -> None:
     for one in problems()[:26]:
         whole = Memory(one).run(library, 1)
@@ -297,45 +345,68 @@ def test_the_number_of_parts_changes_no_bit(library: ctypes.CDLL) -> None:
                 assert np.array_equal(whole.arrays[name], other.arrays[name]), (name, one)
 
 
-def _masked(kind: str) -> Problem:
+def _masked(kind: str, dtype: DType) -> Problem:
+    source = random.Random(1)
+    sizes = (2, 2, 33, 45, 24, 17)
     return next(
-        one for one in problems() if one.attention.mask == kind and min(one.lies["mask"][0][2:]) > 3
+        one
+        for one in (problem(source, *sizes, mask=kind, dtype=dtype) for _ in range(99))
+        if min(one.lies["mask"][0][2:]) > 3
     )
 
 
+@pytest.mark.parametrize("dtype", [F32, F64, BF16], ids=str)
 @pytest.mark.parametrize("kind", ["added", "kept"])
-def test_a_row_that_is_masked_everywhere_gives_zeros(library: ctypes.CDLL, kind: str) -> None:
-    memory = Memory(_masked(kind))
+def test_a_row_that_is_masked_everywhere_gives_zeros(
+    library: ctypes.CDLL, kind: str, dtype: DType
+) -> None:
+    memory = Memory(_masked(kind, dtype))
     memory["mask"][..., 2, :] = -np.inf if kind == "added" else False
     memory.run(library)
     assert (memory["y"][..., 2, :] == 0).all()
     assert (memory["l"][..., 2, :] == -np.inf).all()
     assert (memory["dq"][..., 2, :] == 0).all()
-    for name, expected in exact(memory.one, memory).items():
-        np.testing.assert_allclose(memory[name], expected, rtol=1e-4, atol=1e-5)
+    check(memory)
 
 
+@pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_what_is_not_finite_in_a_row_of_q_stays_in_that_row(
-    library: ctypes.CDLL, value: float
+    library: ctypes.CDLL, value: float, dtype: DType
 ) -> None:
-    one = next(p for p in problems() if p.attention.queries > 3 and p.attention.keys > 3)
+    one = next(
+        one
+        for one in problems()
+        if one.attention.dtype == dtype and min(one.attention.queries, one.attention.keys) > 3
+    )
     memory = Memory(one)
     memory["q"][..., 2, 0] = value
     memory.run(library)
     for name in ("y", "l", "dq"):
-        bad = ~np.isfinite(memory[name]).all(-1)
+        bad = ~np.isfinite(memory[name].astype(np.float32)).all(-1)
         assert bad[..., 2].all(), name
         assert not np.delete(bad, 2, -1).any(), name
 
 
-def test_a_score_of_minus_infinity_has_no_probability(library: ctypes.CDLL) -> None:
-    memory = Memory(_masked("added"))
-    memory["mask"][...] = np.where(memory["mask"] > 0, -np.inf, memory["mask"])
+def test_the_last_of_an_odd_number_of_keys_has_none_beside_it(library: ctypes.CDLL) -> None:
+    """Scores so low that the power of a 0 less their logarithm is infinite."""
+    one = next(
+        one
+        for one in problems()
+        if one.attention.dtype == BF16 and one.attention.keys % 2 and not one.attention.causal
+    )
+    memory = Memory(one)
+    memory["q"][...] = -16
+    memory["k"][...] = 16
     memory.run(library)
-    for name, expected in exact(memory.one, memory).items():
-        found = memory[name]
-        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4, err_msg=name)
+    assert np.isfinite(memory["dq"]).all()
+
+
+@pytest.mark.parametrize("dtype", [F32, F64, BF16], ids=str)
+def test_a_score_of_minus_infinity_has_no_probability(library: ctypes.CDLL, dtype: DType) -> None:
+    memory = Memory(_masked("added", dtype))
+    memory["mask"][...] = np.where(memory["mask"] > 0, -np.inf, memory["mask"])
+    check(memory.run(library))
 
 
 def test_powers_are_right_to_two_units_and_zero_below_the_normal_numbers(

@@ -4,8 +4,9 @@ The idea: what attention means stays the operator's expansion; a node that the k
 whole until it is placed, and they compute the same from strided views of its operands::
 
     y, l = attention(q, k, v, mask)              -->   a launch over blocks of queries
-    dq, dk, dv = attention_grad(dy, y, l, ...)   -->   a launch over blocks of keys; with few heads
-                                                       a second one sums their parts of dq
+    dq, dk, dv = attention_grad(dy, y, l, ...)   -->   a launch over blocks of keys; with few heads,
+                                                       or in bfloat16, a second one sums their
+                                                       parts of dq, and rounds
 
 This module does not know how a block is computed.
 """
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING
 from tilewright.base.dtypes import BOOL
 from tilewright.base.expr import Read, Sym
 from tilewright.compiler.choices import OWN, Asked, alone
-from tilewright.compiler.library import attention_types, is_large, serve
+from tilewright.compiler.library import attention_types, flash_takes, is_large, serve
 from tilewright.graph.ir import Formula, Loop, Node, TensorType, Value
 from tilewright.graph.notation import normal
 from tilewright.graph.total import fixed
@@ -33,6 +34,7 @@ from tilewright.kernels import (
     emit_attention,
     emit_attention_grad,
     is_narrow,
+    is_rounded,
     query_blocks,
 )
 from tilewright.program import View
@@ -53,17 +55,20 @@ def streams(node: Node) -> bool:
     """Say whether our streaming kernels are to compute a node: an attention or its gradient.
 
     Where eager holds all probabilities (other ranks than 4), a small one is left to its loops: made
-    again from their rounded logarithms, probabilities of large scores would be less exact.
+    again from their rounded logarithms, probabilities of large scores would be less exact.  One of
+    bfloat16 is wherever eager does not round probabilities.
     """
     found = attention_types(node)
     if found is None or not _is_taken(node, *found):
         return False
-    q, k, _ = found[0]
+    q, k, v = found[0]
+    if is_rounded(q.dtype) and not flash_takes((k, k, v), found[1]):
+        return False
     return fixed(q.shape[-2]) >= FEW and (q.rank == 4 or is_large(q, k))
 
 
 def _is_taken(node: Node, types: tuple[TensorType, ...], masks: tuple[TensorType, ...]) -> bool:
-    """Say whether the kernels can: single or double precision, fixed sizes, heads not too wide."""
+    """Say whether the kernels can: a type that they have, fixed sizes, heads not too wide."""
     every = (*types, *masks)
     if any(type(dim) is not int or dim == 0 for one in every for dim in one.shape):
         return False
@@ -108,9 +113,10 @@ def place_attention(assembly: "Assembly", node: Node) -> bool:
     lies = dict(zip((*reads[: len(inputs)], *writes), (*inputs, *outputs), strict=True))
     made = _attention(node, lies)
     pieces = len(cuts(made)) - 1 if backward else 1
-    if pieces > 1:
-        dq = node.outputs[0]
-        whole, type_ = lies["dq"], TensorType((pieces, *dq.type.shape), dq.type.dtype)
+    dq = node.outputs[0]
+    parted = backward and (pieces > 1 or is_rounded(dq.type.dtype))
+    if parted:
+        whole, type_ = lies["dq"], TensorType((pieces, *dq.type.shape), dq.type.dtype.compute)
         outputs[0] = assembly.scratch(f"{dq.name}_parts", type_)
         one = replace(whole, strides=outputs[0].strides[1:])
         made = _attention(node, lies | {"dq": one})
@@ -119,8 +125,9 @@ def place_attention(assembly: "Assembly", node: Node) -> bool:
     assembly.call(kernel, source, tuple(inputs), tuple(outputs), node.origin)
     reason = f"{kernel.recipe}: {kernel.name}" + (f"; {why}" if why else "")
     assembly.decide(node, "kernel", reason, kernel.flops, kernel.bytes)
-    if pieces > 1:
-        reason = f"{pieces} parts of the gradient of the queries are summed"
+    if parted:
+        parts = "1 part" if pieces == 1 else f"{pieces} parts"
+        reason = f"{parts} of the gradient of the queries, summed"
         assembly.launch(_sum(type_, dq.type), outputs[0], whole, reason)
     return True
 

@@ -17,11 +17,11 @@ from pathlib import Path
 
 from tilewright.base.dtypes import F32, F64, DType
 from tilewright.kernels.body import volume
-from tilewright.kernels.contraction import vectors_text
+from tilewright.kernels.contraction import PAIRED, words_text
 from tilewright.kernels.emit import PARTS, Emitted, even, named
 from tilewright.kernels.support import print_support
 
-DTYPES = (F32, F64)
+DTYPES = (F32, F64, PAIRED)
 BLOCK, QUERIES = 128, 256  # keys of a block, and queries of one forward, at most
 BLOCKS = (QUERIES, 128, 64, 32)  # of queries, to try
 RECIPE = 1  # grows when what was measured of it no longer holds
@@ -56,7 +56,8 @@ class Attention:
     them.  queries, keys, width, depth: rows of q, rows of k and v, columns of q and k, columns of
     v; none of them is 0.  mask: "", "added" to the scores, or "kept" where a bool says so.
     tensors: by name q, k, v, y (the result), l (the logarithms of each row's sum), mask where there
-    is one, and of a gradient dy, dq, dk and dv.
+    is one, and of a gradient dy, dq, dk and dv.  All are of the element type but l and dq, which
+    are of the type that is computed in.
     """
 
     dtype: DType
@@ -87,21 +88,22 @@ class Attention:
 
 def is_narrow(dtype: DType, width: int) -> bool:
     """Say whether rows of so many elements fit the blocks."""
-    return width * dtype.bytes <= WIDEST_BYTES
+    return width * dtype.compute.bytes <= WIDEST_BYTES
 
 
 @functools.cache
 def attention_source(dtype: DType, *, backward: bool) -> tuple[str, str]:
     """Return the name and the text of the C function for blocks of an element type."""
-    text = vectors_text() + _TEXT.read_text(encoding="utf-8")
-    single = dtype == F32
+    text = words_text(dtype) + _TEXT.read_text(encoding="utf-8")
+    sums = dtype.compute
+    single = sums == F32
     logarithm = print_support(["log_f32"] if single else ["log"])
     kind = "gradient" if backward else "forward"
     name = f"attention_{kind}_{dtype.name}_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     given = {
-        "ELEMENT": dtype.c,
+        "ELEMENT": sums.c,
         "INTEGER": "int" if single else "long",
-        "BYTES": str(dtype.bytes),
+        "BYTES": str(sums.bytes),
         "SINGLE": str(int(single)),
         "BACKWARD": str(int(backward)),
         "LOGARITHM": "log_f32" if single else "log",
@@ -163,7 +165,7 @@ def query_blocks(attention: Attention) -> tuple[int, ...]:
 
 def _block_of(attention: Attention, most: int) -> int:
     """Return how many queries a block has."""
-    row = max(attention.width, attention.depth) * attention.dtype.bytes
+    row = max(attention.width, attention.depth) * attention.dtype.compute.bytes
     size = min(most, HELD_BYTES // row // PANEL * PANEL)
     heads = attention.heads * volume(attention.lead)
     while size > PANEL and heads * -(-attention.queries // size) < UNITS:
@@ -184,10 +186,12 @@ def _emit(
     head after each other.  block: the lines that say where block u begins; last: where it ends."""
     function, _ = attention_source(attention.dtype, backward=backward)
     lies = dict(attention.tensors)
-    c, heads = attention.dtype.c, 1 if backward else attention.heads
+    c, sums = attention.dtype.c, attention.dtype.compute.c
+    heads = 1 if backward else attention.heads
     loops = [*attention.lead, heads]
     units = volume(loops) * blocks
-    types = {name: f"{'' if name in _written(names) else 'const '}{c}" for name in names}
+    types = {name: sums if name in ("l", "dq") else c for name in names}
+    types |= {name: f"const {types[name]}" for name in names if name not in _written(names)}
     types["mask"] = f"const {'char' if attention.mask == 'kept' else c}"
     order = _operands(names, lies)
     arguments = ["0" if n not in lies else f"p_{n}{_start(lies[n], loops)}" for n in names]
@@ -195,7 +199,7 @@ def _emit(
         f"/* {attention_words(attention, backward=backward)} */",
         f"extern void {function}(const long *, long, long, "
         + ", ".join("const void *" if name == "mask" else f"{types[name]} *" for name in names)
-        + f", {c});",
+        + f", {sums});",
         "int KERNEL(char **p, long part, long end, long parts)",
         "{",
         f"    static const long shape[] = {{{', '.join(map(str, _shape(attention)))}}};",

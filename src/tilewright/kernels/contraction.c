@@ -34,16 +34,7 @@
 #define LINE 64                 /* bytes of one, in the caches */
 #define BETWEEN (LINE / (long)sizeof(T))        /* rows of a that are copied: a line */
 
-/* Operands are made of O; PAIR of them, a word, are what a tile reads as one term (`pairs.c`). */
-#ifndef PAIR
-#define PAIR 1
-typedef T O;
-#define in_all_lanes(word) ((word) - (V){})     /* x - 0 is x, -0 too */
-#define in_pairs(terms, xt, pairs) 1
-#define pack_terms pack
-#define PARTS 1                 /* of words that are multiplied one after the other */
-#define part(p, words) (words)
-#endif
+/* `depth` and `deep` count words (`pairs.c`). */
 #ifndef MATCHED
 #define MATCHED 0               /* whether tiles make words of two rows of b where they lie */
 #define match(first, second, words) ((void)(first), (void)(second))
@@ -76,10 +67,9 @@ typedef struct {
   Coming *coming;
 } Stack;
 
-/* A sum and a product, rounded once.  As one instruction: GCC makes others of the operators too, which
-   leave sums in other registers, and moves that bring them back. */
-#ifndef add_product
-#define add_product(sum, x, y) ((sum) += (x) * (y))
+/* `add_product` as one instruction: GCC makes others of the operators too, which leave sums in other
+   registers, and moves that bring them back. */
+#ifndef multiply_add
 #if defined(__x86_64__) && defined(__FMA__) && !defined(__clang__)
 #define MULTIPLY_ADD(KIND, sum, x, y)                                                             \
   __asm__("vfmadd231" KIND " %2, %1, %0" : "+v"(sum) : "v"(x), "v"(y))
@@ -448,6 +438,39 @@ static void pack(long depth, long n, const O *x, const int *xt, const int *xj, T
     }
   }
 }
+
+#if PAIR == 1
+#define in_pairs(terms, xt, pairs) 1
+#define pack_terms pack
+#else
+/* Where pairs of an operand's terms begin.  Returns whether the two of each lie together; a last one
+   of an odd number has no second. */
+static int in_pairs(long terms, const int *xt, int *pairs) {
+  int found = 1;
+  for (long t = 0; t < terms; t += 2) {
+    pairs[t / 2] = xt[t];
+    found &= t + 1 == terms || xt[t + 1] == xt[t] + 1;
+  }
+  return found;
+}
+
+/* As `pack`, of terms that may lie anywhere; beside the last of an odd number is 0. */
+static void pack_terms(long terms, long n, const O *x, const int *xt, const int *xj, T *restrict p,
+                       long step) {
+  int pairs[terms / 2 + 1];
+  const long whole = in_pairs(terms, xt, pairs) ? terms / 2 * 2 : 0;
+  if (whole) pack(whole / 2, n, x, pairs, xj, p, step);
+  int row = 1;
+  for (long j = 1; j < n; j++) row &= xj[j] == xj[j - 1] + 1;
+  for (long t = whole; t < terms; t += 2) {
+    const O *first = x + xt[t], *second = x + xt[t + (t + 1 < terms)];
+    const unsigned mask = t + 1 < terms ? ~0u : 0xffffu;
+    T *to = p + t / 2 * step;
+    if (row) match_rows(n, first + *xj, second + *xj, mask, to);
+    else for (long j = 0; j < n; j++) match1(1, first + xj[j], second + xj[j], mask, to + j);
+  }
+}
+#endif
 
 /* Columns from left to right of b, laid as tiles read them: slices of a line's columns, one after the
    other, of all terms. */

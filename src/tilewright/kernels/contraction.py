@@ -151,8 +151,15 @@ def contraction_text(dtype: DType, name: str) -> str:
 
 
 def _source(dtype: DType) -> str:
-    texts = (_PAIRS, _TEXT, _FEW_ROWS) if dtype == PAIRED else (_TEXT, _FEW_ROWS)
-    return vectors_text() + "".join(text.read_text(encoding="utf-8") for text in texts)
+    return words_text(dtype) + "".join(
+        text.read_text(encoding="utf-8") for text in (_TEXT, _FEW_ROWS)
+    )
+
+
+def words_text(dtype: DType) -> str:
+    """Return what stands before the C of tiles that sum products of an element type."""
+    pair = f"#define PAIR {2 if dtype == PAIRED else 1}\n"
+    return pair + vectors_text() + _PAIRS.read_text(encoding="utf-8")
 
 
 def vectors_text() -> str:

@@ -1,8 +1,15 @@
-/* Products in bfloat16, of which a tile reads two terms at once: a pair of them in the bits of a T.
-   This stands before `contraction.c`, whose words are pairs then, in a and in b.  `depth` and `deep`
-   count words; sums are float32. */
+/* What a tile reads as one term, a word, of operands that are made of O: one of them, or of bfloat16
+   (PAIR is 2) a pair in the bits of a T, whose sums are float32.  This stands before the tiles. */
 
-#define PAIR 2
+#if PAIR == 1
+typedef T O;
+#define in_all_lanes(word) ((word) - (V){})     /* x - 0 is x, -0 too */
+#define PARTS 1                 /* of words that are multiplied one after the other */
+#define part(p, words) (words)
+#define number(x) (x)
+inlined void store(O *to, V x) { *(V *)to = x; }
+
+#else
 typedef unsigned short O;
 typedef unsigned Word __attribute__((may_alias, aligned(2)));
 typedef unsigned Words __attribute__((vector_size(VECTOR), may_alias));
@@ -56,17 +63,6 @@ inlined void in_order(V *sums) {
 }
 #endif
 
-/* Where pairs of an operand's terms begin.  Returns whether the two of each lie together; a last one
-   of an odd number has no second. */
-static int in_pairs(long terms, const int *xt, int *pairs) {
-  int found = 1;
-  for (long t = 0; t < terms; t += 2) {
-    pairs[t / 2] = xt[t];
-    found &= t + 1 == terms || xt[t + 1] == xt[t] + 1;
-  }
-  return found;
-}
-
 /* to[j] = first[j] and second[j] of a pair for j < n, so many at a time: not more than there are. */
 #define MATCH(N)                                                                                  \
   typedef O Halves##N __attribute__((vector_size(2 * N), aligned(2), may_alias));                 \
@@ -79,25 +75,47 @@ static int in_pairs(long terms, const int *xt, int *pairs) {
     }                                                                                             \
   }
 MATCH(1) MATCH(4) MATCH(8) MATCH(16)
-
-static void pack(long depth, long n, const O *x, const int *xt, const int *xj, T *restrict p,
-                 long step);
-
-/* As `pack`, of terms that may lie anywhere; beside the last of an odd number is 0. */
-static void pack_terms(long terms, long n, const O *x, const int *xt, const int *xj, T *restrict p,
-                       long step) {
-  int pairs[terms / 2 + 1];
-  const long whole = in_pairs(terms, xt, pairs) ? terms / 2 * 2 : 0;
-  if (whole) pack(whole / 2, n, x, pairs, xj, p, step);
-  int row = 1;
-  for (long j = 1; j < n; j++) row &= xj[j] == xj[j - 1] + 1;
-  for (long t = whole; t < terms; t += 2) {
-    const O *first = x + xt[t], *second = x + xt[t + (t + 1 < terms)];
-    const unsigned mask = t + 1 < terms ? ~0u : 0xffffu;
-    T *to = p + t / 2 * step;
-    if (row && n >= 16) match16(n, first + *xj, second + *xj, mask, to);
-    else if (row && n >= 8) match8(n, first + *xj, second + *xj, mask, to);
-    else if (row && n >= 4) match4(n, first + *xj, second + *xj, mask, to);
-    else for (long j = 0; j < n; j++) match1(1, first + xj[j], second + xj[j], mask, to + j);
-  }
+/* As many as there are; `mask` is ~0, or 0xffff where the second of each pair is to be 0. */
+inlined void match_rows(long n, const O *first, const O *second, unsigned mask, T *to) {
+  if (n >= 16) match16(n, first, second, mask, to);
+  else if (n >= 8) match8(n, first, second, mask, to);
+  else if (n >= 4) match4(n, first, second, mask, to);
+  else match1(n, first, second, mask, to);
 }
+
+/* x in bfloat16, to nearest even, in the upper halves of words; a NaN stays one. */
+typedef O Half __attribute__((vector_size(VECTOR / 2), aligned(2), may_alias));
+inlined Words rounded(V x) {
+  const Words bits = (Words)x, nan = (Words)(x != x);
+  return (bits + 0x7fffu + (bits >> 16 & 1u)) & ~nan | (nan & 0x7fc00000u);
+}
+inlined void store(O *to, V x) { *(Half *)to = __builtin_convertvector(rounded(x) >> 16, Half); }
+inlined T number(O x) { return (union { unsigned bits; T number; }){(unsigned)x << 16}.number; }
+
+/* Two vectors, rounded: one after the other, and as words of an element of each. */
+inlined V in_halves(V first, V second) {
+#if PARTS == 1
+  V y;
+  __asm__("vcvtne2ps2bf16 %1, %2, %0" : "=v"(y) : "v"(first), "v"(second));
+  return y;
+#else
+  union { O halves[2 * LANES]; V whole; } y;
+  store(y.halves, first);
+  store(y.halves + LANES, second);
+  return y.whole;
+#endif
+}
+inlined V in_words(V first, V second) {
+#if PARTS == 1 && MATCHED
+  const Halves order = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23,
+                        8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+  return (V)__builtin_shuffle((Halves)in_halves(first, second), order);
+#else
+  return (V)(rounded(first) >> 16 | (rounded(second) & 0xffff0000u));
+#endif
+}
+#endif
+
+#ifndef add_product             /* a sum and a product, rounded once */
+#define add_product(sum, x, y) ((sum) += (x) * (y))
+#endif
