@@ -220,3 +220,27 @@ def test_a_replaced_parameter_is_seen_at_the_next_call() -> None:
     net.weight_hh_l0 = nn.Parameter(torch.randn(12, 4, dtype=torch.float64))
     inside = tw.compile(lambda x: net(x)[0] * 2, x)
     torch.testing.assert_close(inside(x), net(x)[0] * 2)
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_weights_may_be_arguments(name: str) -> None:
+    kind, flags = NETS[name]
+    net = kind(3, 4, **flags).double()
+    x, _ = _inputs(net, 5, 2)
+
+    def loss(weights: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = torch.func.functional_call(net, weights, (x,))[0].pow(2).sum()
+        return made
+
+    plain = tw.compile(lambda x: net(x)[0], x)
+    before = net(x)[0]
+    gradient = tw.grad(loss)
+    for _ in range(2):  # other weights by the same compilation
+        weights = {at: torch.randn_like(w) for at, w in net.named_parameters()}
+        found, exact = gradient(weights, x.detach()), torch.func.grad(loss)(weights, x.detach())
+        for at, expected in exact.items():
+            torch.testing.assert_close(found[at], expected)
+    # The net has kept its own.
+    assert torch.equal(net(x)[0], before)
+    torch.testing.assert_close(plain(x), before)
+    torch.testing.assert_close(tw.compile(lambda x: net(x)[0], x)(x), before)

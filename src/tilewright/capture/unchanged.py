@@ -2,15 +2,21 @@
 
 The idea: Dynamo counts every attribute that is set while it traces; one that holds in the end what
 it held before has not changed.  (Transformers marks in a global object that a model is running,
-spectral normalization writes a buffer and puts the buffer in its own place.)
+spectral normalization writes a buffer and puts the buffer in its own place.)  So does what a module
+notes for its next call, and would note anew there.
 This module does not know the graph.
 """
 
 from typing import Any
 
+import torch
 from torch._dynamo.side_effects import SideEffects
 from torch._dynamo.variables import ConstDictVariable, UserDefinedObjectVariable
 from torch._dynamo.variables.base import ValueMutationExisting, VariableTracker
+
+# What a recurrent module notes of its weights: each call compares it with them, and notes it anew
+# where they are others, as under `torch.func.functional_call`.
+_SEEN = ("_flat_weights", "_flat_weight_refs")
 
 
 def forget_what_is_as_before(effects: SideEffects) -> None:
@@ -32,6 +38,8 @@ def forget_what_is_as_before(effects: SideEffects) -> None:
 
 
 def _is_as_before(owner: object, name: str, now: Any) -> bool:
+    if isinstance(owner, torch.nn.RNNBase) and name in _SEEN:
+        return True
     if not now.is_python_constant() or name not in getattr(owner, "__dict__", {}):
         return False
     return _is_equal(vars(owner)[name], now.as_python_constant())
