@@ -123,6 +123,11 @@ CASES = {
         ((3,),),
         ("x: y[t0<3] += dy[turn*3+t0] for turn<3",),
     ),
+    "rolled back": (
+        "r(x)  y[i<5, j<4] = x[(i+3)%5, (j-9)%4]",
+        ((5, 4),),
+        ("x: y[i_<5, j_<4] = dy[(i_+2)%5, (j_+1)%4]",),
+    ),
     "strided slice, written through": (
         "s(x)  y[i<3] = x[i*3+1]",
         ((9,),),
@@ -181,3 +186,15 @@ def test_gradients_read_as_a_person_would_write_them(case: str) -> None:
     formula = instantiate(declare(text), types)
     terms = reverse_formula(formula, types, [True] * len(types))
     assert tuple(f"{term.operand}: {show(term.formula)}" for term in terms) == expected
+
+
+@pytest.mark.parametrize("length", [1, 2, 5])
+def test_what_is_rolled_is_rolled_back_and_what_turns_on_is_summed(length: int) -> None:
+    x = np.random.default_rng(length).normal(size=length)
+    for turns, by in ((turns, by) for turns in range(1, 2 * length + 2) for by in range(-7, 8)):
+        text = f"r(x)  y[i<{turns}] = x[(i+{by})%{length}]"
+        formula = instantiate(declare(text), [_type(x)])
+        dy = np.random.default_rng(turns).normal(size=turns)
+        exact = np.zeros(length)
+        np.add.at(exact, (np.arange(turns) + by) % length, dy)
+        np.testing.assert_allclose(gradients(formula, {"x": x}, dy)["x"], exact, atol=1e-14)

@@ -5,6 +5,7 @@ it scatters; solved for `t = f(l)` it gathers, runs in parallel over t, and is a
 the ordinary kind (the adjoint of a matmul is a matmul).  Dim by dim::
 
     t = i + c                i = t - c                  (guarded where t - c may leave i's range)
+    t = (i + c) % n, i < n   i = (t + n - c) % n        (rolled)
     t = D*h + d, 0 <= d < D  h = t // D, d = t % D      (mixed radix)
     t0 = j // D, t1 = j % D  j = D*t0 + t1              (the digits of one loop)
     t = j % D                j = D*turn + t             (some of them: turn becomes a reduction)
@@ -87,6 +88,7 @@ def solve(
     state = _State(loops, parallel, set(loops))
     target: list[Expr | None] = [None] * len(index)
     _solve_bare(state, index, shape, target)
+    _solve_rolled(state, index, shape, target)
     _solve_digits(state, index, shape, target)
     _solve_radix(state, index, shape, target)
     _solve_windows(state, index, shape, target)
@@ -125,6 +127,27 @@ def _solve_bare(
             Call("sub", (t, Const(constant))) if factor == 1 else Call("sub", (Const(constant), t))
         )
         state.bind(atom.name, moved)
+
+
+def _solve_rolled(
+    state: _State, index: Sequence[Expr], shape: Sequence[int], target: list[Expr | None]
+) -> None:
+    """t = (i + c) % n, for a loop of n turns: each of them once."""
+    for dim, entry in enumerate(index):
+        match entry:
+            case Call("mod", (moved, Const(int(n)))) if target[dim] is None and not reads(moved):
+                constant, terms = algebra.affine(moved)
+            case _:
+                continue
+        atom = next(iter(terms), None)
+        if not isinstance(atom, Sym) or terms != {atom: 1} or not state.unsolved(atom):
+            continue
+        if not (same(state.loops[atom.name], n) and same(shape[dim], n)):
+            continue
+        t = state.target(atom.name, shape[dim])
+        target[dim] = t
+        back = Call("add", (t, Const(-constant % n)))
+        state.bind(atom.name, Call("mod", (back, Const(n))))
 
 
 def _solve_digits(
