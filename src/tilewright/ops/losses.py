@@ -19,6 +19,7 @@ from tilewright.ops.operator import (
     Operator,
     Sample,
     Tangents,
+    Vjp,
     sample,
     write,
 )
@@ -66,6 +67,26 @@ def _straight_beyond(edge: str, slope: str, square: str) -> str:
     below = f"-{slope} * ({z} + 0.5 * {edge})"
     above = f"{slope} * ({z} - 0.5 * {edge})"
     return f"{below} if {z} <= -{edge} else {above} if {z} >= {edge} else {square}"
+
+
+def _held_vjp(edge: str, over: str = "") -> Vjp:
+    """The gradients of such a parabola and its tangents: the distance, held to the edge."""
+
+    def vjp(builder: Builder, node: Node, tangents: Tangents) -> Tangents:
+        (dy,), (x, target), attrs = tangents, node.inputs, dict(node.attrs)
+        if dy is None:
+            return (None, None)
+        at, how, origin = index(loops(x.type.rank)), attrs["reduction"], node.origin
+        given = {name: item for name, item in attrs.items() if isinstance(item, float | int)}
+        given["n"] = count(x.type.shape, range(x.type.rank)) if how == "mean" else 1
+        z = f"(x[{at}] - t[{at}])"
+        held = f"(-{edge} if {z} <= -{edge} else {edge} if {z} >= {edge} else {z}){over}"
+        held = held if attrs[edge] else f"sign({z})"
+        body = f"y[{at}] = dy[{at if how == 'none' else ''}] / n * {held}"
+        dx = write(builder, body, given, dy=dy, x=x, t=target, dtype=x.type.dtype, origin=origin)
+        return dx, write(builder, "y[...] = -d[...]", d=dx, dtype=target.type.dtype, origin=origin)
+
+    return vjp
 
 
 def _kl_div(builder: Builder, inputs: tuple[Value, ...], attrs: Attrs) -> tuple[Value, ...]:
@@ -320,6 +341,7 @@ def _difference(
     option: str = "",
     default: object = None,
     kink: str = "",
+    vjp: Vjp | None = None,
 ) -> Operator:
     """A loss of x and a target of its shape, with at most one option beside the reduction."""
     attribute, passed = (
@@ -329,6 +351,8 @@ def _difference(
         f"{name}(x, target; reduction='mean'{attribute})",
         doc,
         expand=expand,
+        vjp=vjp,
+        vjp_reason="one choice for each element in place of a sum over pieces" if vjp else "",
         kink=kink,
         eager=f"torch.nn.functional.{name}({{x}}, {{target}}, reduction={{reduction}}{passed})",
         samples=samples,
@@ -364,6 +388,7 @@ PAGE = (
         sample("f[2, 3]", "f[2, 3]", beta=0.0),
         option="beta",
         default=1.0,
+        vjp=_held_vjp("beta", " / beta"),
     ),
     _difference(
         "huber_loss",
@@ -375,6 +400,7 @@ PAGE = (
         sample("f[4] = 0, 1, 2, -3", "f[4] = 0, 2, 2, inf", delta=0.5),
         option="delta",
         default=1.0,
+        vjp=_held_vjp("delta"),
     ),
     _difference(
         "kl_div",
