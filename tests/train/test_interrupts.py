@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tilewright import train_step
+from tilewright.runtime.unchanged import Unchanged
 from tilewright.train.interrupts import uninterrupted
 
 
@@ -85,6 +86,7 @@ def test_guards_that_drop_exceptions_lose_no_interrupt(
     step = train_step(net, nn.CrossEntropyLoss(), torch.optim.SGD(net.parameters()), x, y)
     for _ in range(3):
         step(x, y)
+    step._active.unchanged = Unchanged()  # so that Python is asked
     asked: list[bool] = []
 
     def guard(*_: object) -> bool:

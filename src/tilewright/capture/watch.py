@@ -16,6 +16,9 @@ from typing import Any
 import torch
 from torch._dynamo.eval_frame import _debug_get_cache_entry_list
 
+from tilewright.base.facts import Facts
+from tilewright.capture.facts import facts_of
+
 # Compared here, in other ways: gradients being off needs no other graph than their being on, and
 # the number of threads is nothing that a graph knows of.
 _AMBIENT = frozenset({"GRAD_MODE", "GLOBAL_STATE", "DETERMINISTIC_ALGORITHMS"})
@@ -31,17 +34,19 @@ _any_autocast: Callable[[], bool] = torch._C._is_any_autocast_enabled
 class Guards:
     """Dynamo's guards of one compiled frame.
 
-    check: whether they hold for the frame's locals.  code: what Dynamo compiled: while it lives, so
-    do the globals that the guards read.
+    check: whether they hold for the frame's locals.  root: the first of them.  code: what Dynamo
+    compiled: while it lives, so do the globals that the guards read.
     """
 
     check: Callable[[Scope], bool]
+    root: object
     code: object
 
 
 def _lost(fn: Callable[..., Any]) -> "Watch":
     """Return what watches a copy of a function: nothing holds of it, so it is captured again."""
-    return Watch(fn, Guards(_never, None), _nothing, (), [], None, torch.get_default_dtype(), True)
+    never = Guards(_never, None, None)
+    return Watch(fn, never, (), {}, _nothing, (), [], None, _default_dtype(), True)
 
 
 def _never(_: Scope) -> bool:
@@ -64,20 +69,24 @@ def guards_of(code: object) -> Guards | None:
     entries = _debug_get_cache_entry_list(code)  # type: ignore[arg-type]
     if not entries:
         return None
-    return Guards(entries[0].guard_manager.root.check, entries[0].code)
+    root = entries[0].guard_manager.root
+    return Guards(root.check, root, entries[0].code)
 
 
 @dataclass(frozen=True, slots=True)
 class Watch:
     """What a function and torch's modes were when it was captured.
 
-    reached: the tensors that it reaches by itself; `read` finds them again.  asking: which of them
+    reached: the tensors that it reaches by itself, at `places`, expressions over the locals and the
+    globals, which are `names`; `read` finds them again.  asking: which of them
     asked for gradients.  autocast: its element type, None where it was off.  dtype: torch's default
     one.  grad: whether gradients were on: a graph captured with them also serves calls without.
     """
 
     fn: Callable[..., Any]
     guards: Guards | None
+    places: tuple[str, ...]
+    names: Scope
     read: Callable[[Scope], tuple[Any, ...]]
     reached: tuple[torch.Tensor, ...]
     asking: list[bool]
@@ -100,6 +109,8 @@ class Watch:
         return Watch(
             fn,
             guards,
+            tuple(reached),
+            names,
             reader(reached, names),
             tuple(reached.values()),
             [tensor.requires_grad for tensor in reached.values()],
@@ -136,6 +147,21 @@ class Watch:
         except (AttributeError, LookupError, ValueError):  # ValueError: of a cell that was emptied
             return False
         return all(map(is_, found, self.reached))
+
+    def facts(self, args: Sequence[Any]) -> Facts | None:
+        """Return what `reaches` would find again for such arguments, tensors in their places, while
+        the facts hold; None where that is not known."""
+        if self.autocast is not None:
+            return None
+        scope = {"fn": self.fn, "args": args, "kwargs": {}}
+        root = None if self.guards is None else self.guards.root
+        found = facts_of(root, self.places, scope, self.names)
+        # Last: what another thread changes meanwhile is seen here, or is no fact any more.
+        if found is None or not self.reaches(args, {}):
+            return None
+        modes = [(_any_autocast, False), (_default_dtype, self.dtype)]
+        modes += [] if self.grad else [(_grad, False)]
+        return found._replace(answers=(*found.answers, *modes))
 
 
 def reader(places: Iterable[str], names: Scope) -> Callable[[Scope], tuple[Any, ...]]:

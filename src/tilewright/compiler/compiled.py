@@ -8,7 +8,7 @@ This module does not know torch: tensors pass through it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tilewright.autodiff import Split, own_results, resolve, reverse, split
@@ -25,6 +25,7 @@ from tilewright.optimize import RollLoops
 from tilewright.program import Program, contiguous
 from tilewright.runtime.autograd import Pairing, differentiable
 from tilewright.runtime.grad_mode import asked, asks_gradients, gradients_on, is_transforming
+from tilewright.runtime.unchanged import Unchanged
 
 Run = Callable[[Sequence[Any]], Sequence[Any]]
 
@@ -102,8 +103,11 @@ class Compiled:
         """
         version = self._current
         watch = version.captured.watch
-        unchanged = watch.reaches(args, kwargs)
-        if unchanged and len(args) == version.arity and not kwargs:
+        simple = len(args) == version.arity and not kwargs
+        unchanged = simple and version.unchanged.holds()
+        if not unchanged and (unchanged := watch.reaches(args, kwargs)) and simple:
+            version.unchanged.learn(lambda: watch.facts(args))
+        if unchanged and simple:
             settled = version.runs.settled
             outputs = settled(args if version.direct else version.captured.feed(args))
             if outputs is not None:
@@ -151,7 +155,8 @@ class _Version:
 
     viewed: what results are views of (an argument leaf's number, or a tensor), and its strides.
     arity: the number of arguments where a call is simple (`_is_simple`).  direct: whether they are
-    the graph's inputs, one by one.
+    the graph's inputs, one by one.  unchanged: for simple calls, whether the function is what it
+    was.
     """
 
     captured: Captured
@@ -159,6 +164,7 @@ class _Version:
     runs: "Runs"
     arity: int | None
     direct: bool
+    unchanged: Unchanged = field(default_factory=Unchanged)
 
     def fits(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Say whether what results are views of is laid out as it was."""

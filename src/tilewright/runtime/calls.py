@@ -75,6 +75,16 @@ def is_made_of(quick: Quick, kept: object | None) -> bool:
 @functools.cache
 def types() -> Types | None:
     """Return the types, compiled where no cache has them; None where Python makes all calls."""
+    library = extension(SOURCE)
+    if library is None or not _reads_arrays(library):
+        return None
+    made = ctypes.PYFUNCTYPE(ctypes.py_object)(("tilewright_types", library))()
+    return Types(*made)
+
+
+def extension(source: Path) -> ctypes.CDLL | None:
+    """Return C that works on Python's objects, compiled for this Python; None where it cannot be:
+    without headers or a compiler, or where threads run Python without a lock."""
     include = sysconfig.get_path("include")
     if (
         sys.implementation.name != "cpython"
@@ -88,13 +98,9 @@ def types() -> Types | None:
     try:
         found = find_toolchain()
         flags = (*found.flags, python, *(f"-I{folder}" for folder in folders))
-        library = build(replace(found, flags=flags), {SOURCE.name: SOURCE.read_text("utf-8")})
+        return build(replace(found, flags=flags), {source.name: source.read_text("utf-8")})
     except ToolchainError:
         return None
-    if not _reads_arrays(library):
-        return None
-    made = ctypes.PYFUNCTYPE(ctypes.py_object)(("tilewright_types", library))()
-    return Types(*made)
 
 
 def frame(

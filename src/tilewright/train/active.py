@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from tilewright.capture import Captured
 from tilewright.compiler import Built
+from tilewright.runtime.unchanged import Unchanged
 from tilewright.train import optimizers
 from tilewright.train.joint import Rate, Training
 
@@ -87,7 +88,8 @@ class Active:
     updates, one vector that the optimizer's own `step` tensors are views of.  counted: the same
     memory.  begun: of parameters whose state begins with the next step, what it was.
     inputs: what follows the forward graph's inputs: seed, scale, rates, clocks, slots.
-    settled: runs the step on tensors like earlier ones, and gives None for others.
+    settled: runs the step on tensors like earlier ones, and gives None for others.  unchanged:
+    whether module and loss are what they were.
     """
 
     captured: Captured
@@ -111,6 +113,7 @@ class Active:
     inputs: tuple[torch.Tensor, ...] = ()
     settled: Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor] | None] | None = None
     lessons: int = 0
+    unchanged: Unchanged = field(default_factory=Unchanged)
 
     def learn(self, inputs: Sequence[torch.Tensor]) -> None:
         """Let `settled` be what runs the step on tensors like these, if there is such."""

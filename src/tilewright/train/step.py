@@ -164,7 +164,12 @@ class TrainStep:
             return None
         if not active.follows(self._rule, self.optimizer):
             return None
-        if not active.captured.watch.reaches(batch, {}) or not active.holds(self.optimizer):
+        watch, unchanged = active.captured.watch, active.unchanged
+        if not unchanged.holds():
+            if not watch.reaches(batch, {}):
+                return None
+            unchanged.learn(lambda: watch.facts(batch))
+        if not active.holds(self.optimizer):
             return None
         self._set_numbers(active)
         return self._count(active.settled(active.captured.feed(batch) + active.inputs))
