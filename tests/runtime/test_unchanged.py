@@ -146,6 +146,18 @@ def test_what_keeps_changing_is_looked_at_for_so_many_times() -> None:
     assert not unchanged.holds()
 
 
+def test_facts_that_do_not_hold_keep_nothing_alive() -> None:
+    class Value:
+        pass
+
+    held: Held = {"a": Value()}
+    unchanged = _learned(_all(held))
+    value = weakref.ref(held["a"])
+    held["a"] = 1
+    unchanged.learn(lambda: None)
+    assert value() is None
+
+
 def test_copies_have_learned_nothing() -> None:
     unchanged = _learned(_all({"a": 1}))
     assert not copy.deepcopy(unchanged).holds()

@@ -44,6 +44,7 @@ class Unchanged:
     def learn(self, look: Look) -> None:
         """Learn what `look` finds, for who has seen that nothing has changed though `holds` did not
         know; not yet the first time, which may be the only one."""
+        self.holds = unlearned  # and nothing stays alive for facts that do not hold
         if self._lessons > MOST_LESSONS:
             return
         self._lessons += 1
