@@ -15,7 +15,7 @@ from tilewright.base.dtypes import I64, DType
 from tilewright.base.errors import UNKNOWN, Origin
 from tilewright.graph.build import Builder
 from tilewright.graph.ir import Attr, Node, Value
-from tilewright.ops.nest import index, limited, loops, number, numbers, sizes
+from tilewright.ops.nest import index, limited, loops, number, sizes
 from tilewright.ops.operator import (
     Attrs,
     Expand,
@@ -27,6 +27,7 @@ from tilewright.ops.operator import (
     sample,
     write,
 )
+from tilewright.ops.pads import EDGES
 from tilewright.ops.window import spread
 
 _FINEST = 1 << 16  # the largest denominator of a scale that a user writes down
@@ -307,62 +308,7 @@ def _grid_sample(builder: Builder, inputs: tuple[Value, ...], attrs: Attrs) -> t
     return (write(builder, "y[...] = m[...]", m=made, dtype=x.type.dtype, name="grid_sample"),)
 
 
-# ---------------------------------------------------------------------------------- edges, shuffles
-
-
-def _edged(kind: str, shape: tuple[int, ...], dim: int, before: int, after: int) -> str:
-    """Return the loops that make one dim longer at both ends."""
-    size, names = shape[dim], loops(len(shape))
-    loop = names[dim]
-    reflects = kind == "reflect"
-    assert not reflects or max(before, after) < size, f"a dim of {size} reflects less than its size"
-    first, last = ("0", str(size - 1)) if not reflects else (
-        f"{before}-{loop}", f"{2 * (size - 1) + before}-{loop}")  # fmt: skip
-
-    def read(at: str) -> str:
-        entries = list(names)
-        entries[dim] = at
-        return f"x[{index(entries)}]"
-
-    inside = loop if before == 0 else f"{loop}-{before}" if before > 0 else f"{loop}+{-before}"
-    text = read(inside)
-    if after > 0:
-        text = f"{text} if {loop} < {size + before} else {read(last)}"
-    if before > 0:
-        text = f"{read(first)} if {loop} < {before} else {text}"
-    target = list(shape)
-    target[dim] = size + before + after
-    return f"y[{limited(target)}] = {text}"
-
-
-def _pairs(types: Types, attrs: Attrs) -> list[tuple[int, int, int]]:
-    pads, rank = numbers(attrs["pad"]), types[0].rank
-    found = [(rank - 1 - at, pads[2 * at], pads[2 * at + 1]) for at in range(len(pads) // 2)]
-    return [(dim, before, after) for dim, before, after in found if before or after]
-
-
-def _edge_row(kind: str, mode: str, first: str, last: str, doc: str, *samples: Sample) -> Operator:
-    def declare(types: Types, attrs: Attrs) -> str | None:
-        pairs = _pairs(types, attrs)
-        if not pairs:
-            return "y[...] = x[...]"
-        return _edged(kind, sizes(types[0].shape), *pairs[0]) if len(pairs) == 1 else None
-
-    def expand(builder: Builder, inputs: tuple[Value, ...], attrs: Attrs) -> tuple[Value, ...]:
-        (x,) = inputs
-        for pair in _pairs((x.type,), attrs):
-            x = write(builder, _edged(kind, sizes(x.type.shape), *pair), x=x, name="edged")
-        return (x,)
-
-    return Operator(
-        f"{kind}_pad(x; pad)  y[i] = x[{first}] if i < left else x[i-left] if i < left + n "
-        f"else x[{last}]",
-        doc,
-        declare=declare,
-        expand=expand,
-        eager=f"torch.nn.functional.pad({{x}}, {{pad}}, mode='{mode}')",
-        samples=samples,
-    )
+# ---------------------------------------------------------------------------------- shuffles
 
 
 def _pixel_shuffle(types: Types, attrs: Attrs) -> str:
@@ -448,21 +394,7 @@ PAGE = (
             sample("f[1, 2, 4, 5]", "f[1, 3, 3, 2]", mode="nearest"),
         ),
     ),
-    _edge_row(
-        "reflect", "reflect", "left-i", "2*(n-1)+left-i",
-        "Dims made longer by their own elements backwards; pairs (before, after), the last first.",
-        sample("f[2, 3, 4]", pad=(2, 1)),
-        sample("f[1, 2, 4, 5]", pad=(1, 2, 3, 0)),
-        sample("f[1, 3, 3, 3, 4]", pad=(1, 2, 0, 1, 2, 1)),
-    ),
-    _edge_row(
-        "replicate", "replicate", "0", "n-1",
-        "Dims made longer by their first and last element; pairs (before, after), the last first.",
-        sample("f[2, 3, 4]", pad=(2, 1)),
-        sample("f[1, 2, 4, 5]", pad=(1, 7, 3, 0)),
-        sample("f[1, 2, 5]", pad=(-1, 2)),
-        sample("f[1, 3, 3, 3, 4]", pad=(1, 2, 0, 1, 2, 1)),
-    ),
+    *EDGES,
     Operator(
         "pixel_shuffle(x; factor)  y[..., c, (h i), (w j)] = x[..., (c i j), h, w]",
         "Channels become pixels.",
