@@ -387,7 +387,7 @@ def test_products_with_dims_of_one_step_are_products(
 def test_a_mistake_of_our_own_is_a_counted_fallback_that_says_so(
     fallbacks: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*_: Any) -> None:
+    def broken(*_: Any, **__: Any) -> None:
         raise KeyError("lost")
 
     monkeypatch.setattr(programs, "build", broken)

@@ -13,7 +13,15 @@ from tilewright.capture.entry import Captured, capture, capture_to_run
 from tilewright.capture.functionalize import Functional, Prepared, functionalize, prepare_dynamo
 from tilewright.capture.importer import Imported, import_functional
 from tilewright.capture.mends import mend_torch
-from tilewright.capture.record import Computed, Input, Literal, Mutation, SameResult
+from tilewright.capture.record import (
+    Computed,
+    Input,
+    Literal,
+    Mutation,
+    Result,
+    SameResult,
+    ViewOfOutput,
+)
 from tilewright.capture.replay import drawing_again, replay, run_library
 from tilewright.capture.restore import restore, write_back
 from tilewright.capture.symbols import Symbols, Varying, varying_of
@@ -34,9 +42,11 @@ __all__ = [
     "Literal",
     "Mutation",
     "Prepared",
+    "Result",
     "SameResult",
     "Symbols",
     "Varying",
+    "ViewOfOutput",
     "Watch",
     "batch_of",
     "capture",

@@ -15,6 +15,7 @@ import torch
 import torch.utils._pytree as pytree
 
 from tilewright.base.errors import CaptureError, DTypeError, OptionError, ShapeError
+from tilewright.graph.orders import is_row_major, order_of
 
 _PLAIN = (type(None), bool, int, float, str, bytes, torch.dtype, torch.device, torch.Size, slice)
 
@@ -73,6 +74,10 @@ class CallSpec:
                 raise _parted(self, leaf)
         return found
 
+    def lies(self, leaves: Sequence[Any]) -> bool:
+        """Say whether those leaves of a call that are dense lie in the example's orders of dims."""
+        return all(map(_lies, self.leaves, leaves))
+
 
 def describe_call(
     fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -92,6 +97,16 @@ def describe_call(
     plain = not kwargs and all(isinstance(arg, torch.Tensor) for arg in args)
     distinct = plain and all(leaf.same_as == at for at, leaf in enumerate(leaves))
     return CallSpec(spec, tuple(leaves), plain, distinct), found
+
+
+def _lies(leaf: Leaf, value: Any) -> bool:
+    if leaf.dtype is None or not isinstance(value, torch.Tensor):
+        return True
+    if len(leaf.shape) < 2 or value.layout is not torch.strided or value.stride() == leaf.strides:
+        return True
+    order = order_of(leaf.shape, value.stride())
+    known = order_of(leaf.shape, leaf.strides)
+    return order is None or (is_row_major(order) if known is None else order == known)
 
 
 def _leaf_names(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:

@@ -31,6 +31,7 @@ from tilewright.capture import (
 from tilewright.compiler.compiled import Runs, Unasked
 from tilewright.compiler.debug import check_against_eager
 from tilewright.compiler.fallback import leave_to_eager, under_a_transform
+from tilewright.compiler.lying import lying_of
 from tilewright.compiler.options import Options
 from tilewright.compiler.varying import examples
 from tilewright.runtime.grad_mode import asked, asks_gradients, is_transforming
@@ -213,7 +214,8 @@ class Variant:
         self.positions = [item.position for item in imported.inputs]
         self.constants = list(imported.constants)
         self.results = imported.results
-        self.runs = Runs(imported.graph, options, imported.inputs, imported.mutations)
+        lying = lying_of(imported.graph, imported.inputs, imported.results)
+        self.runs = Runs(imported.graph, options, imported.inputs, imported.mutations, lying)
         names = [value.name for value in imported.graph.inputs]
         self.updated = [names.index(name) for name, _ in imported.graph.updates]
         self.tried: set[tuple[int, ...]] = set()

@@ -17,6 +17,7 @@ from tilewright.capture import Captured, Computed, Input, Mutation, capture_to_r
 from tilewright.compiler.built import Built
 from tilewright.compiler.debug import check_against_eager
 from tilewright.compiler.fallback import leave_to_eager, under_a_transform
+from tilewright.compiler.lying import ROW_BY_ROW, Lying, lying_apart, lying_of
 from tilewright.compiler.options import Options
 from tilewright.compiler.pipeline import build
 from tilewright.compiler.varying import check_split
@@ -58,9 +59,10 @@ class Compiled:
     def _capture(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> "_Version":
         captured = capture_to_run(self._fn, *args, **kwargs)
         leaves = len(captured.call.leaves)
-        arity = leaves if not self.options.check and _is_simple(captured) else None
+        lying = lying_of(captured.graph, captured.inputs, captured.results)
+        arity = leaves if not self.options.check and _is_simple(captured, lying) else None
         direct = captured.sources == tuple(range(leaves))
-        runs = Runs(captured.graph, self.options, captured.inputs, captured.mutations)
+        runs = Runs(captured.graph, self.options, captured.inputs, captured.mutations, lying)
         made = _Version(captured, captured.viewed(), runs, arity, direct)
         self._versions.append(made)
         return made
@@ -116,7 +118,7 @@ class Compiled:
         if is_transforming():
             leave_to_eager(under_a_transform(), self.options)
             return self._fn(*args, **kwargs)
-        if not unchanged or (version.viewed and not version.fits(args, kwargs)):
+        if not unchanged or not version.fits(args, kwargs):
             version = self._version(args, kwargs)
         try:
             return self._answer(version, args, kwargs)
@@ -167,11 +169,10 @@ class _Version:
     unchanged: Unchanged = field(default_factory=Unchanged)
 
     def fits(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Say whether what results are views of is laid out as it was."""
-        if not self.viewed:
-            return True
-        leaves = self.captured.call.flatten(args, kwargs)
-        return all(
+        """Say whether arguments, and what results are views of, are laid out as they were."""
+        call, simple = self.captured.call, len(args) == self.arity and not kwargs
+        leaves = args if simple else call.flatten(args, kwargs)
+        return call.lies(leaves) and all(
             (leaves[place] if isinstance(place, int) else place).stride() == strides
             for place, strides in self.viewed
         )
@@ -189,14 +190,14 @@ class Unasked(Exception):
     may have been cut at other places, so that only another capture can tell."""
 
 
-def _is_simple(captured: Captured) -> bool:
+def _is_simple(captured: Captured, lying: Lying) -> bool:
     """Say whether a call is tensors in their places and its result one fresh tensor: then the
     runtime's own check of its inputs will do, and nothing has to be put together."""
     if captured.mutations or not captured.call.distinct or not captured.result.spec.is_leaf():
         return False
     match captured.results, captured.result.leaves:
         case (Computed(output=0, shape=shape, strides=strides),), (0,):
-            return strides == contiguous(shape)
+            return strides == contiguous(shape) or lying.outputs == ((0, strides),)
     return False
 
 
@@ -216,13 +217,16 @@ class Runs:
         options: Options,
         inputs: Sequence[Input] | None = None,
         mutations: Sequence[Mutation] = (),
+        lying: Lying = ROW_BY_ROW,
     ) -> None:
-        """inputs: as captured; None where the graph serves whichever ask for gradients."""
+        """inputs: as captured; None where the graph serves whichever ask for gradients.  lying: how
+        inputs and outputs lie in memory."""
         graph = resolve(graph)
         # A check compares node by node, and a loop that is written out has more of them.
         self.graph = graph if options.check else RollLoops()(graph)
         self.inputs = inputs
         self.mutations = mutations
+        self.lying = ROW_BY_ROW if options.check else lying
         every = range(len(graph.inputs))
         captured = every if inputs is None else asked([item.requires_grad for item in inputs])
         self.known = frozenset(captured)
@@ -241,7 +245,7 @@ class Runs:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Runs, (self.graph, self.options, self.inputs, self.mutations)
+        return Runs, (self.graph, self.options, self.inputs, self.mutations, self.lying)
 
     @property
     def inference(self) -> Built:
@@ -249,12 +253,12 @@ class Runs:
         if self._inference is None and self._whole is not None:
             self._inference = self._whole.inference.at(self._values)
         if self._inference is None:
-            self._inference = build(self.graph, self.options)
+            self._inference = build(self.graph, self.options, lying=self.lying)
         return self._inference
 
     def at(self, values: Mapping[str, int]) -> "Runs":
         """Return the runs for these values of the sizes that vary; they share what is compiled."""
-        bound = Runs(self.graph, self.options, self.inputs, self.mutations)
+        bound = Runs(self.graph, self.options, self.inputs, self.mutations, self.lying)
         bound._whole, bound._values = self, values
         return bound
 
@@ -335,9 +339,10 @@ class Runs:
             return None
         parts = split(joint, given=own_results(joint))
         check_split(self.graph, names, parts)
-        forward, backward = (
-            build(graph, self.options) for graph in (parts.forward, parts.backward)
+        halves = zip(
+            (parts.forward, parts.backward), lying_apart(parts, self.lying, wanted), strict=True
         )
+        forward, backward = (build(graph, self.options, lying=each) for graph, each in halves)
         self.pairs[wanted] = (forward, backward)
         return pair_up(parts, wanted, len(self.graph.updates))
 

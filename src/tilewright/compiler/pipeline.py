@@ -6,6 +6,7 @@ Every step is a function `Graph -> Graph` with a name; none is skipped by a hidd
 """
 
 import functools
+from dataclasses import replace
 
 from tilewright.base.interpreter import uncollected
 from tilewright.compiler.assemble import assemble
@@ -15,6 +16,7 @@ from tilewright.compiler.choices import Choices, choices_for
 from tilewright.compiler.convolutions import PlaceConvolutions, foreseen
 from tilewright.compiler.inplace import ReadBeforeUpdates
 from tilewright.compiler.library import served
+from tilewright.compiler.lying import ROW_BY_ROW, Lying, as_called, laid
 from tilewright.compiler.mask_gradients import ExpandBesideMasks
 from tilewright.compiler.masks import AddMasks
 from tilewright.compiler.options import Options
@@ -43,19 +45,24 @@ from tilewright.tune import Store, this_processor
 
 def passes(options: Options, choices: Choices) -> tuple[Pass, ...]:
     """Return the passes of one compilation, in order."""
+    return (*simplifying(options), *placing(options, choices))
+
+
+def simplifying(options: Options) -> tuple[Pass, ...]:
+    """Return the passes before it is decided how values lie in memory."""
     simple = simplifications(_kept if options.library else streams)
     masks: tuple[Pass, ...] = (AddMasks(), ExpandBesideMasks())
     orders: tuple[Pass, ...] = () if options.library else (CountPlaces(), SplitRunningSums())
     size = options.chunk_mib << 20
     tables: tuple[Pass, ...] = (TabulateProducts(),) if options.frozen else ()
     chunks: tuple[Pass, ...] = (ChunkRows(size, size // 4),) if size else ()
+    return (*masks, *orders, *simple, *tables, *chunks)
+
+
+def placing(options: Options, choices: Choices) -> tuple[Pass, ...]:
+    """Return the passes that say what computes what, with what."""
     vector = this_processor(options.target).vector
-    before = (
-        *masks,
-        *orders,
-        *simple,
-        *tables,
-        *chunks,
+    before: tuple[Pass, ...] = (
         PlaceConvolutions(options.library, options.winograd, options.frozen, choices, vector),
         SplitReductions(),
     )
@@ -71,17 +78,22 @@ def _kept(node: Node) -> bool:
 
 
 @uncollected()
-def build(graph: Graph, options: Options | None = None, store: Store | None = None) -> Built:
+def build(
+    graph: Graph,
+    options: Options | None = None,
+    store: Store | None = None,
+    lying: Lying = ROW_BY_ROW,
+) -> Built:
     """Compile a graph; where its sizes vary, once for all values that they admit.
 
-    store: measurements in the place of those that are kept for this processor.  Raises SizesError
-    where what was made depends on the example in a way that nobody noted: then it is right for the
-    example alone.
+    store: measurements in the place of those that are kept for this processor.  lying: how inputs
+    and outputs lie.  Raises SizesError where what was made depends on the example in a way that
+    nobody noted: then it is right for the example alone.
     """
     options = options or Options()
     options.refuse_buckets()
     watch = Stopwatch()
-    key = key_of(graph, options) if store is None else None
+    key = key_of(graph, options, lying) if store is None else None
     program, reasons = remembered(key, options), None
     watch.lap("look up")
     found = program is not None
@@ -89,7 +101,7 @@ def build(graph: Graph, options: Options | None = None, store: Store | None = No
         if program is None:
             for function in foreseen(graph, options):
                 ahead.begin(function)
-            reasons = _reasons(graph, options, store, watch, ahead.begin)
+            reasons = _reasons(graph, options, store, watch, lying, ahead.begin)
             program = reasons.assembled.program
             if program.sizes is not None:
                 check_other_example(graph, program, lambda other: _program(other, options, store))
@@ -98,7 +110,7 @@ def build(graph: Graph, options: Options | None = None, store: Store | None = No
         if reasons is not None:  # what breaks a rule was refused by now
             remember(key, program, reasons.answers)
     watch.lap("compile kernels")
-    why = functools.cache(lambda: reasons or _reasons(graph, options, store, Stopwatch()))
+    why = functools.cache(lambda: reasons or _reasons(graph, options, store, Stopwatch(), lying))
     return Built(graph, program, executable, tuple(watch.laps), why, options.target)
 
 
@@ -107,12 +119,16 @@ def _reasons(
     options: Options,
     store: Store | None,
     watch: Stopwatch,
+    lying: Lying = ROW_BY_ROW,
     begin: Begin | None = None,
 ) -> Reasons:
     choices = choices_for(options, store)
-    optimized = run(graph, passes(options, choices), verify=options.verify)
+    simple = run(graph, simplifying(options), verify=options.verify)
+    optimized = run(laid(simple, lying), placing(options, choices), verify=options.verify)
     watch.lap("optimize")
     assembled = assemble(optimized, options, choices, begin=begin)
+    program = as_called(assembled.program, graph, lying)
+    assembled = replace(assembled, program=program)
     watch.lap("assemble")
     return Reasons(optimized, assembled, choices.told(), choices.answers())
 

@@ -23,6 +23,7 @@ import numpy as np
 from tilewright.base.errors import ProgramError
 from tilewright.base.sizes import Size
 from tilewright.compiler.choices import Answer, choices_for
+from tilewright.compiler.lying import ROW_BY_ROW, Lying
 from tilewright.compiler.options import Options
 from tilewright.graph.ir import Graph
 from tilewright.graph.text import show
@@ -34,7 +35,7 @@ from tilewright.tune import library_vector, this_processor
 _PACKAGE = Path(__file__).parents[1]
 
 
-def key_of(graph: Graph, options: Options) -> str | None:
+def key_of(graph: Graph, options: Options, lying: Lying = ROW_BY_ROW) -> str | None:
     """Return what a graph's Program is kept under; None where that is not all it is made from.
 
     A Program for sizes that vary is: it is checked against another example each time.
@@ -44,7 +45,7 @@ def key_of(graph: Graph, options: Options) -> str | None:
     if options.verify:
         return None  # whoever asks for checks wants them made
     runs_on = f"{this_processor(options.target)} {library_vector()}"
-    made_from = (_CODE, *_versions(), repr(options), runs_on)
+    made_from = (_CODE, *_versions(), repr(options), repr(lying), runs_on)
     return hashlib.sha256("\n".join((*made_from, show(graph))).encode()).hexdigest()
 
 
