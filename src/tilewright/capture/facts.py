@@ -10,7 +10,7 @@ This module does not know when the guards are asked.
 
 import ast
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import CodeType, ModuleType
+from types import CodeType, MethodType, ModuleType
 from typing import Any
 
 import torch
@@ -169,8 +169,23 @@ class _Found:
         plain = found is object.__getattribute__ and not hasattr(kind, name)
         if plain and name in getattr(owner, "__dict__", ()):
             return self._item(self._attribute(owner, "__dict__"), name)
+        if type(value) is MethodType and self._is_of_class(owner, name, value):
+            return value
         self._attributes[id(owner), name] = owner, name, value
         return value
+
+    def _is_of_class(self, owner: Any, name: str, value: MethodType) -> bool:
+        """Say whether a method is bound when it is asked for: another object each time, of the same
+        function while its class has that, and its owner nothing of its own by that name."""
+        kind, own = type(owner), getattr(owner, "__dict__", {})
+        if value.__self__ is not owner or name in own:
+            return False
+        if getattr(kind, name, None) is not value.__func__:
+            raise _Unknown
+        self._whole(own)
+        self._attributes[id(kind), name] = kind, name, value.__func__
+        self._type(owner)
+        return True
 
     def _item(self, held: Mapping[Any, Any], key: Any, of: type | None = None) -> Any:
         """Return an item of a dict, or of a class's own."""
