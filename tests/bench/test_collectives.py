@@ -16,7 +16,7 @@ def test_processes_of_torchrun_measure_every_algorithm_and_write_it_down(tmp_pat
     words = ["--standalone", "--nproc-per-node", "3", "-m", "bench.collectives"]
     done = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", *words,
-         "--most", "4194304", "--repeats", "3", "--out", str(out)],
+         "--most", "16777216", "--repeats", "5", "--out", str(out)],
         cwd=ROOT, capture_output=True, text=True, check=False, timeout=180,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
