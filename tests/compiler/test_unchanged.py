@@ -12,7 +12,8 @@ from tests.sweep import few
 from torch import nn
 
 import tilewright as tw
-from tilewright.runtime.unchanged import unlearned
+from tilewright.capture.facts import facts_of
+from tilewright.runtime.unchanged import Unchanged, unlearned
 
 Tensor = torch.Tensor
 Change = Callable[[Any], object]
@@ -201,6 +202,43 @@ def test_what_is_global_is_asked_for(
     torch.testing.assert_close(compiled(x), net(x))
     globals()["unread"] = object()  # as a loop of a script does, whose dict is written in each turn
     _known(compiled, x)
+
+
+def test_a_property_of_a_class_stands_before_what_an_object_holds() -> None:
+    class Given:
+        def __init__(self) -> None:
+            self.by = 2.0
+
+    given, x = Given(), torch.randn(4)
+    compiled = tw.compile(lambda x: x * given.by, x)
+    unchanged = _known(compiled, x)
+    Given.by = property(lambda _: 5.0)  # type: ignore[assignment]
+    assert not unchanged.holds()
+    torch.testing.assert_close(compiled(x), x * 5)
+
+
+class Asked:
+    """Has a method, which another one in its own dict hides."""
+
+    def by(self) -> float:
+        return 2.0
+
+
+def test_a_method_is_its_classs_only_while_no_dict_hides_it() -> None:
+    for before, after in (({}, {"by": float}), ({"a": 1}, {"a": 1, "by": float})):
+        for change in (
+            lambda one, to: setattr(one, "__dict__", to),
+            lambda one, to: vars(one).update(to),
+        ):
+            asked, unchanged = Asked(), Unchanged()
+            vars(asked).update(before)
+            for _ in range(2):
+                unchanged.learn(
+                    lambda asked=asked: facts_of(None, ("G['asked'].by",), {}, {"asked": asked})
+                )
+            assert unchanged.holds()
+            change(asked, after)
+            assert not unchanged.holds()
 
 
 def test_the_code_of_a_function_is_asked_for() -> None:

@@ -167,7 +167,8 @@ class _Found:
         kind = type(owner)
         found: Any = kind.__getattribute__
         plain = found is object.__getattribute__ and not hasattr(kind, name)
-        if plain and name in getattr(owner, "__dict__", ()):
+        # Of a module, guards look in its dict only; of others, at what a class puts before it too.
+        if plain and isinstance(owner, torch.nn.Module) and name in vars(owner):
             return self._item(self._attribute(owner, "__dict__"), name)
         if type(value) is MethodType and self._is_of_class(owner, name, value):
             return value
@@ -182,7 +183,8 @@ class _Found:
             return False
         if getattr(kind, name, None) is not value.__func__:
             raise _Unknown
-        self._whole(own)
+        if hasattr(owner, "__dict__"):
+            self._whole(self._attribute(owner, "__dict__"))
         self._attributes[id(kind), name] = kind, name, value.__func__
         self._type(owner)
         return True
