@@ -15,6 +15,7 @@ from torch import nn
 
 import tilewright as tw
 from tilewright.compiler import backend
+from tilewright.compiler.compiled import Compiled
 
 LAST = torch.channels_last
 
@@ -172,6 +173,17 @@ def test_a_call_whose_dims_lie_otherwise_gives_the_strides_of_eager() -> None:
     for x in (rows, last, rows, last, rows[:, :, ::2].contiguous().repeat(1, 1, 2, 1)):
         assert compiled(x).stride() == (x.sin() * 2).stride()
         torch.testing.assert_close(compiled(x), x.sin() * 2)
+
+
+def test_a_slice_gives_the_strides_of_eager_whatever_was_called_before() -> None:
+    last, rows = images(2, 3, 6, 5)[:, :, ::2], torch.randn(2, 3, 6, 5)[:, :, ::2]
+    compiled, captures = tw.compile(lambda x: x.sin() * 2, last), []
+    assert isinstance(compiled, Compiled)
+    for x in (last, rows.contiguous(), last, rows, images(2, 3, 3, 5), last, rows):
+        assert compiled(x).stride() == (x.sin() * 2).stride()
+        torch.testing.assert_close(compiled(x), x.sin() * 2)
+        captures.append(id(compiled.captured))
+    assert len(set(captures)) == 3  # slices of both orders, and images that are dense
 
 
 def test_an_input_that_is_updated_lies_as_it_did() -> None:

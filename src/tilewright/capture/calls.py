@@ -6,7 +6,9 @@ This module does not know graphs.
 """
 
 import dataclasses
+import functools
 import inspect
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -75,7 +77,7 @@ class CallSpec:
         return found
 
     def lies(self, leaves: Sequence[Any]) -> bool:
-        """Say whether those leaves of a call that are dense lie in the example's orders of dims."""
+        """Say whether the leaves of a call lie in the example's orders of dims."""
         return all(map(_lies, self.leaves, leaves))
 
 
@@ -104,9 +106,26 @@ def _lies(leaf: Leaf, value: Any) -> bool:
         return True
     if len(leaf.shape) < 2 or value.layout is not torch.strided or value.stride() == leaf.strides:
         return True
-    order = order_of(leaf.shape, value.stride())
-    known = order_of(leaf.shape, leaf.strides)
-    return order is None or (is_row_major(order) if known is None else order == known)
+    return value.shape != leaf.shape or _ordered_alike(leaf.shape, value.stride(), leaf.strides)
+
+
+@functools.lru_cache(4096)
+def _ordered_alike(shape: tuple[int, ...], one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Say whether eager's results lie alike for an argument with the strides `one` and the example,
+    with `other`: dims in the same order, be there gaps or not; what is expanded has no place in it.
+
+    What is dense in another order than rows after rows is not served by an example with gaps, for
+    which all is copied.
+    """
+    order, known = order_of(shape, one), order_of(shape, other)
+    if order is not None and (known is not None or not is_row_major(order)):
+        return order == known
+    if 0 in shape:
+        return True
+    steps = [
+        (a, b) for extent, a, b in zip(shape, one, other, strict=True) if extent > 1 and a and b
+    ]
+    return all((a < c) == (b < d) for (a, b), (c, d) in itertools.combinations(steps, 2))
 
 
 def _leaf_names(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:

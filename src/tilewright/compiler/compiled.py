@@ -118,14 +118,22 @@ class Compiled:
         if is_transforming():
             leave_to_eager(under_a_transform(), self.options)
             return self._fn(*args, **kwargs)
-        if not unchanged or not version.fits(args, kwargs):
+        leaves = version.leaves(args, kwargs) if unchanged else None
+        if leaves is None:
             version = self._version(args, kwargs)
         try:
-            return self._answer(version, args, kwargs)
+            return self._answer(version, args, kwargs, leaves)
         except Unasked:
             return self._answer(self._version(args, kwargs), args, kwargs)
 
-    def _answer(self, version: "_Version", args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _answer(
+        self,
+        version: "_Version",
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        leaves: Sequence[Any] | None = None,
+    ) -> Any:
+        """Run one compilation.  leaves: those of the call, where they are known."""
         captured, runs = version.captured, version.runs
         if len(args) == version.arity and not kwargs:
             try:
@@ -133,7 +141,8 @@ class Compiled:
             except (TilewrightError, TypeError, AttributeError):
                 captured.call.flatten(args, kwargs)  # says what is wrong in the caller's words
                 raise
-        leaves = captured.call.flatten(args, kwargs)
+        if leaves is None:
+            leaves = captured.call.flatten(args, kwargs)
         inputs = captured.feed(leaves)
         if self.options.check:
             check_against_eager(runs.inference, inputs)
@@ -168,20 +177,24 @@ class _Version:
     direct: bool
     unchanged: Unchanged = field(default_factory=Unchanged)
 
-    def fits(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Say whether arguments, and what results are views of, are laid out as they were."""
+    def leaves(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any] | None:
+        """Return the leaves of a call; None unless arguments, and what results are views of, are
+        laid out as they were."""
         call, simple = self.captured.call, len(args) == self.arity and not kwargs
         leaves = args if simple else call.flatten(args, kwargs)
-        return call.lies(leaves) and all(
-            (leaves[place] if isinstance(place, int) else place).stride() == strides
-            for place, strides in self.viewed
-        )
+        for place, strides in self.viewed:
+            if (leaves[place] if isinstance(place, int) else place).stride() != strides:
+                return None
+        return leaves if call.lies(leaves) else None
 
     def serves(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Say whether it is right for this call, which fits the example."""
-        if not self.captured.watch.unchanged(args, kwargs) or not self.fits(args, kwargs):
+        if not self.captured.watch.unchanged(args, kwargs):
             return False
-        inputs = self.captured.feed(self.captured.call.flatten(args, kwargs))
+        leaves = self.leaves(args, kwargs)
+        if leaves is None:
+            return False
+        inputs = self.captured.feed(leaves)
         return self.runs.known.issuperset(asks_gradients(inputs))
 
 
