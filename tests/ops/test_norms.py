@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+import tilewright as tw
 from tilewright.base.dtypes import BF16, F16, F32, F64, DType
 from tilewright.graph.build import Builder
 from tilewright.graph.evaluate import evaluate
@@ -66,6 +67,24 @@ def test_one_element_far_from_all_others_keeps_the_variance() -> None:
         exact, found = (run("var", far, dtype=dtype, dims=(1,))[0] for dtype in (F64, F32))
         np.testing.assert_allclose(exact, far.var(1, ddof=1), rtol=1e-13)
         np.testing.assert_allclose(found, exact, rtol=1e-6)
+
+
+@pytest.mark.parametrize("value", [1e9, 1e4, -1e4])
+def test_one_element_far_from_all_others_keeps_the_gradient_of_the_variance(value: float) -> None:
+    # It is in the mean, of which each element's distance is the gradient.
+    x = torch.randn(3, 4000, generator=torch.Generator().manual_seed(0))
+    x[:, 0] = value
+    compiled = tw.compile(lambda x: x.var(1), x.clone().requires_grad_())
+    found = []
+    for variance, given in (
+        (compiled, x),
+        (lambda x: x.var(1), x),
+        (lambda x: x.var(1), x.double()),
+    ):
+        given = given.clone().requires_grad_()
+        found.append(torch.autograd.grad(variance(given).sum(), given)[0].double())
+    ours, eager, exact = (gradient[:, 1:] for gradient in found)
+    assert (ours - exact).norm() <= 1.1 * (eager - exact).norm()
 
 
 def test_the_mean_that_is_taken_out_is_rounded_once() -> None:

@@ -149,7 +149,8 @@ def _spread(
     kept, and what this is divided by: two passes, so that nothing cancels.
 
     The mean is the first element and the mean distance from it, which is nothing where all are
-    equal, so that their squares are 0 to the bit."""
+    equal, so that their squares are 0 to the bit; but not where it is far from 0 as the mean is
+    not, as its last place is then."""
     rank, compute = x.type.rank, x.type.dtype.compute
     dims, correction = chosen_dims(attrs["dims"], rank), attrs["correction"]
     assert isinstance(correction, int | float), "a correction is a number"
@@ -165,8 +166,10 @@ def _spread(
     (first,) = apply(builder, _STOP, first, origin=origin, names=("first",))
     body = f"y[{row}] += x[{element}] - f[{row}]"
     total = write(builder, body, x=x, f=first, dtype=compute, name="total", origin=origin)
-    body = "y[...] = f[...] + t[...] / n"
-    mean = write(builder, body, f=first, t=total, n=n, dtype=compute, name="mean", origin=origin)
+    whole = write(builder, f"y[{row}] += x[{element}]", x=x, dtype=compute, origin=origin)
+    body = "y[...] = s[...] / n if abs(f[...]) > 2 * abs(s[...] / n) else f[...] + t[...] / n"
+    operands = {"f": first, "t": total, "s": whole}
+    mean = write(builder, body, operands, n=n, dtype=compute, name="mean", origin=origin)
     away = f"(x[{element}] - m[{row}])"
     body = f"y[{row}] += {away} * {away}"
     squares = write(builder, body, x=x, m=mean, dtype=compute, name="squares", origin=origin)
