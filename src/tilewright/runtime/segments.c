@@ -314,8 +314,10 @@ static void learn(Pace *pace, long *mean, long start, long weight) {
   const long other = __atomic_load_n(mean == &pace->shared ? &pace->alone : &pace->shared, __ATOMIC_RELAXED);
   const long taken = (end - start) * OF_MANY, after = before ? before + (taken - before) / weight : taken;
   __atomic_store_n(mean, after, __ATOMIC_RELAXED);
-  if (weight == OF_MANY && before < other && other <= after)
-    __atomic_store_n(&pace->next, longer(pace->next, end + after), __ATOMIC_RELAXED);
+  if (weight == OF_MANY && before < other && other <= after) {
+    const long next = __atomic_load_n(&pace->next, __ATOMIC_RELAXED);
+    __atomic_store_n(&pace->next, longer(next, end + after), __ATOMIC_RELAXED);
+  }
   if (weight == OF_MANY || (taken < other && other <= after)) return;
   const long first = __atomic_exchange_n(&pace->first, 0, __ATOMIC_RELAXED);
   if (first) __atomic_store_n(&pace->next, end + REST * (first + end - start), __ATOMIC_RELAXED);
