@@ -86,7 +86,6 @@ def _folded(
 
 def _edge_row(
     kind: str,
-    mode: str,
     first: str,
     last: str,
     doc: str,
@@ -113,14 +112,13 @@ def _edge_row(
         expand=expand,
         vjp=vjp,
         vjp_reason="what lies beyond an end is summed once, not written through" if vjp else "",
-        eager=f"torch.nn.functional.pad({{x}}, {{pad}}, mode='{mode}')",
+        eager=f"torch.nn.functional.pad({{x}}, {{pad}}, mode='{kind}')",
         samples=samples,
     )
 
 
 EDGES = (
     _edge_row(
-        "reflect",
         "reflect",
         "left-i",
         "2*(n-1)+left-i",
@@ -130,7 +128,6 @@ EDGES = (
         sample("f[1, 3, 3, 3, 4]", pad=(1, 2, 0, 1, 2, 1)),
     ),
     _edge_row(
-        "replicate",
         "replicate",
         "0",
         "n-1",
