@@ -13,6 +13,7 @@ from tilewright.base.interpreter import TURN
 from tilewright.program import Program
 from tilewright.runtime import Ahead, Executable, Toolchain
 from tilewright.runtime import toolchain as module
+from tilewright.runtime.ahead import begin_early
 
 from .programs import chain, kernel
 
@@ -142,3 +143,41 @@ def test_of_programs_made_at_once_none_leaves_turns_short() -> None:
         second.__enter__()
     second.__exit__(None, None, None)
     assert sys.getswitchinterval() == before
+
+
+def test_what_another_thread_compiles_is_waited_for(made: list[str]) -> None:
+    toolchain = module.find_toolchain()
+    with module.compilers() as pool:
+        jobs = [pool.submit(module.compiled, toolchain, "a text", "int a;") for _ in range(6)]
+    assert len({job.result() for job in jobs}) == 1
+    assert made == ["a text"]
+    assert not module._UNDERWAY
+
+
+def test_each_thread_is_told_what_the_compiler_refuses(made: list[str]) -> None:
+    toolchain = module.find_toolchain()
+    with module.compilers() as pool:
+        jobs = [pool.submit(module.compiled, toolchain, "a text", "int a") for _ in range(4)]
+    for job in jobs:
+        with pytest.raises(ToolchainError, match="refuses a text"):
+            job.result()
+    assert set(made) == {"a text"}
+    assert not module._UNDERWAY
+
+
+def test_what_begins_early_is_compiled_once(made: list[str]) -> None:
+    begin_early("", PROGRAM.kernels)
+    assert ran(PROGRAM, None)
+    begin_early("", PROGRAM.kernels)
+    assert sorted(made) == ["kernel shift", "segments.c", "the tables of a program"]
+
+
+def test_without_a_compiler_nothing_begins_early(
+    made: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CC", str(tmp_path / "none"))
+    begin_early("", PROGRAM.kernels)
+    monkeypatch.delenv("CC")
+    monkeypatch.setenv("TILEWRIGHT_CACHE_MIB", "0")  # keeps nothing
+    begin_early("", PROGRAM.kernels)
+    assert made == []

@@ -8,6 +8,7 @@ from tilewright.compiler.options import Options
 from tilewright.compiler.pipeline import build
 from tilewright.compiler.report import explain
 from tilewright.compiler.transforms import Transformed, grad, jvp, value_and_grad, vjp, vmap
+from tilewright.compiler.usual import begin_usual
 
 __all__ = [
     "Bucketed",
@@ -15,6 +16,7 @@ __all__ = [
     "Compiled",
     "Options",
     "Transformed",
+    "begin_usual",
     "build",
     "compile",
     "explain",

@@ -33,6 +33,7 @@ from tilewright.compiler.debug import check_against_eager
 from tilewright.compiler.fallback import leave_to_eager, under_a_transform
 from tilewright.compiler.lying import lying_of
 from tilewright.compiler.options import Options
+from tilewright.compiler.usual import begin_usual
 from tilewright.compiler.varying import examples
 from tilewright.runtime.grad_mode import asked, asks_gradients, is_transforming
 
@@ -105,6 +106,7 @@ class DynamoGraph:
 
     def prepare(self, examples: Sequence[Any]) -> None:
         """Read what Dynamo knows only now; compile before the first call, where no size varies."""
+        begin_usual(self.options)
         try:
             self.prepared = prepare_dynamo(self.module)
             self.varying = None if self.options.check else varying_of(self.module)

@@ -10,6 +10,7 @@ from typing import Any
 from tilewright.compiler.buckets import Bucketed
 from tilewright.compiler.compiled import Compiled
 from tilewright.compiler.options import Options
+from tilewright.compiler.usual import begin_usual
 
 
 def compile(
@@ -27,6 +28,7 @@ def compile(
     CaptureError (with the user's line) for what cannot be compiled.
     """
     options = options or Options()
+    begin_usual(options)
     if options.buckets:
         return Bucketed(fn, options, args, kwargs)
     compiled = Compiled(fn, options, args, kwargs)

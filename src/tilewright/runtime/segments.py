@@ -26,7 +26,6 @@ from tilewright.program import (
     ZERO_DIVISION,
     Buffer,
     Instruction,
-    KernelSource,
     Launch,
     Loop,
     Program,
@@ -39,6 +38,7 @@ from tilewright.program import (
 )
 from tilewright.runtime.threads import Team
 from tilewright.runtime.toolchain import Toolchain, build, find_toolchain
+from tilewright.runtime.units import units
 
 RUNNER = Path(__file__).with_name("segments.c")
 NONE = -1
@@ -81,16 +81,11 @@ def build_segments(program: Program, toolchain: Toolchain | None) -> tuple[Nativ
     count = len(stretches_of(program))
     if not any(isinstance(step, Launch) for step in steps(program)):
         return (_nothing,) * count
-    texts = dict(map(unit, program.kernels))
+    texts = units(program.kernels)
     texts[TABLES] = tables(program)
     texts[RUNNER.name] = RUNNER.read_text(encoding="utf-8")
     library = build(toolchain or find_toolchain(), texts)
     return tuple(_function(library, i) for i in range(count))
-
-
-def unit(kernel: KernelSource) -> tuple[str, str]:
-    """Return what a kernel is called while it is compiled, and its text."""
-    return f"kernel {kernel.name}", kernel.text
 
 
 class Kernels:
@@ -100,7 +95,7 @@ class Kernels:
         self.names = [kernel.name for kernel in program.kernels]
         self._library: ctypes.CDLL | None = None
         if self.names:
-            texts = dict(map(unit, program.kernels))
+            texts = units(program.kernels)
             texts[TABLES] = _exports(self.names)
             texts[RUNNER.name] = RUNNER.read_text(encoding="utf-8")
             self._library = build(toolchain or find_toolchain(), texts)

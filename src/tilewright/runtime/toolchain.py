@@ -76,6 +76,10 @@ class Toolchain:
         _add(total, parts)
         return total.hexdigest()
 
+    def has(self, text: str) -> bool:
+        """Say whether the cache seems to have the object of a text."""
+        return self.cache.place(self.key("object", text)).exists()
+
 
 @functools.lru_cache
 def _digest(parts: tuple[str, ...]) -> "hashlib._Hash":
@@ -230,11 +234,31 @@ def compilers() -> ThreadPoolExecutor:
 
 
 def compiled(toolchain: Toolchain, name: str, text: str) -> bytes:
-    """Return the object of a C text: as a cache has it, else made now.
+    """Return the object of a C text: as a cache has it, else made now; what another thread makes
+    is waited for.
 
     Raises ToolchainError, with the name, where the compiler refuses it.
     """
     key = toolchain.key("object", text)
+    # A child of a fork has not the threads that its parent waits for.
+    place = (os.getpid(), toolchain.cache.folder, key)
+    mine: Future[bytes] = Future()
+    job = _UNDERWAY.setdefault(place, mine)
+    if job is mine:
+        try:
+            mine.set_result(_object(toolchain, key, name, text))
+        except BaseException as error:
+            mine.set_exception(error)
+        finally:
+            del _UNDERWAY[place]
+    return job.result()
+
+
+_UNDERWAY: dict[tuple[int, Path, str], Future[bytes]] = {}
+"""What threads of this process are making now."""
+
+
+def _object(toolchain: Toolchain, key: str, name: str, text: str) -> bytes:
     entry = toolchain.cache.get(key)
     if entry is None:
         with tempfile.TemporaryDirectory(prefix="tilewright-") as folder:

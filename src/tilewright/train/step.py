@@ -15,7 +15,7 @@ import torch
 from torch.amp.grad_scaler import GradScaler
 
 from tilewright.base.errors import CheckpointError, OptionError
-from tilewright.compiler import Built, Options, build
+from tilewright.compiler import Built, Options, begin_usual, build
 from tilewright.compiler.debug import check_against_eager
 from tilewright.graph.ir import Graph
 from tilewright.program import Program
@@ -252,6 +252,7 @@ class TrainStep:
         return active
 
     def _compile(self, batch: Sequence[Any]) -> Active:
+        begin_usual(self.options)
         made = prepare(
             self._objective,
             self._rule,
