@@ -40,6 +40,7 @@ from tilewright.kernels.scatter import apart_loops, print_scatter, scattered
 from tilewright.kernels.stream import stream
 from tilewright.kernels.support import print_support
 from tilewright.kernels.text import Block, Scope
+from tilewright.kernels.words import as_words
 
 if TYPE_CHECKING:
     from tilewright.kernels.contraction import Product, Tiling
@@ -130,7 +131,7 @@ def emit(
 @functools.lru_cache(maxsize=1024)
 def _emit(plain: Body, check: bool, cache: int) -> Emitted:
     """Print a body under canonical names: what layers that are alike have in common."""
-    body = solved_body(plain)
+    body = as_words(solved_body(plain))
     choice = choose(body)
     assert choice.plan is not None or not body.spread, "only nests write results with any strides"
     memory = memory_of(body)
