@@ -291,7 +291,9 @@ class _Walk:
         sum."""
         if loop.kind == "lanes":
             few = FEW < (self.count(loop.low, loop.high) or 0) <= MANY
-            return f"{FEW_AT_ONCE}\n{IVDEP}" if few and self.has_choices else IVDEP
+            row = not names(loop.low) and bool(self.stored(loop))
+            told = few and (self.has_choices or row)
+            return f"{FEW_AT_ONCE}\n{IVDEP}" if told else IVDEP
         every = (item for item in walk(self.nest.items) if isinstance(item, Loop))
         moving = {loop.name, *(one.name for one in every if one.kind == "lanes")}
         chained = any(
