@@ -261,6 +261,11 @@ def test_a_batched_matrix_product_is_no_convolution() -> None:
     assert classify_convolution(made, types(a=(2, 3, 5), w=(2, 5, 4))) is None
 
 
+def test_a_product_over_no_channels_is_no_convolution() -> None:
+    made = formula("y[n<2,o<4,h<6] += x[n,c<0,h+i-1] * w[o,c,i<3]", 2, 4, 6)
+    assert classify_convolution(made, types(x=(2, 0, 6), w=(4, 0, 3))) is None
+
+
 # -------------------------------------------------------------------------------------------- views
 
 

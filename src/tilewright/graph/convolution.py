@@ -130,7 +130,7 @@ def _match(
     x, w, y = triple
     if not same(x.shape[0], y.shape[0]) or not same(y.shape[1], w.shape[0]):
         return None
-    if not divides(w.shape[1], x.shape[1]):
+    if not w.shape[1] or not divides(w.shape[1], x.shape[1]):
         return None
     groups = x.shape[1] // w.shape[1]
     if groups == 0 or not divides(groups, w.shape[0]):
