@@ -9,6 +9,7 @@ This module does not know convolutions (`window`).
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tilewright.base.dtypes import DType
 from tilewright.graph.build import Builder
 from tilewright.graph.ir import Node, Value
 from tilewright.ops.nest import number, sizes
@@ -36,13 +37,15 @@ class _Windows:
     """Where windows lie: how many along each dim, what they read, and what they are made of.
 
     taps: the loops inside a window with their extents; inside: which taps belong to it, where that
-    differs from window to window.
+    differs from window to window.  gaps: whether a window may hold no element, as one that lies in
+    the padding or steps over the image.
     """
 
     counts: tuple[int, ...]
     entries: tuple[str, ...]
     taps: tuple[str, ...]
     inside: str = ""
+    gaps: bool = False
 
     @property
     def target(self) -> str:
@@ -58,18 +61,31 @@ class _Windows:
         where = f" where {self.inside}" if self.inside else ""
         return f"{where} for {', '.join(self.taps)}" if self.taps else where
 
+    def tail_else(self, value: str) -> str:
+        """Return the tail with what a window that holds no element gives."""
+        if not self.gaps:
+            return self.tail
+        return f" else {value} for {', '.join(self.taps)}"
+
 
 def _windows(rank: int, types: Types, attrs: Attrs) -> _Windows:
     shape = sizes(types[0].shape)[-rank:]
     window, stride = spread(attrs["kernel_size"], rank), _stride(rank, attrs)
     padding, dilation = spread(attrs["padding"], rank), spread(attrs.get("dilation", 1), rank)
-    counts, entries, taps = [], [], []
+    counts, entries, taps, gaps = [], [], [], False
     for at, (out, tap) in enumerate(zip(_OUT[-rank:], _IN[-rank:], strict=True)):
         one = (window[at], stride[at], padding[at], dilation[at])
         counts.append(_count(shape[at], *one, ceil=bool(attrs["ceil_mode"])))
         entries.append(entry(out, tap, *one[1:]))
         taps.append(f"{tap}<{window[at]}")
-    return _Windows(tuple(counts), tuple(entries), tuple(taps))
+        gaps = gaps or any(_is_empty(place, shape[at], *one) for place in range(counts[-1]))
+    return _Windows(tuple(counts), tuple(entries), tuple(taps), gaps=gaps)
+
+
+def _is_empty(place: int, size: int, window: int, stride: int, padding: int, dilation: int) -> bool:
+    start = place * stride - padding
+    first = start if start >= 0 else start % dilation  # the first tap that is not left of the image
+    return not start <= first <= min(start + (window - 1) * dilation, size - 1)
 
 
 def _stride(rank: int, attrs: Attrs) -> tuple[int, ...]:
@@ -108,19 +124,20 @@ def _adaptive(rank: int, types: Types, attrs: Attrs) -> tuple[_Windows, str]:
 # ------------------------------------------------------------------------------------- the largest
 
 
-def _largest(windows: _Windows) -> str:
-    return f"y[..., {windows.target}] max= {windows.read}{windows.tail}"
+def _largest(windows: _Windows, dtype: DType) -> str:
+    tail = windows.tail_else("-inf" if dtype.kind == "float" else "0")
+    return f"y[..., {windows.target}] max= {windows.read}{tail}"
 
 
 def _where(windows: _Windows, shape: Sequence[int]) -> str:
     position = "0"
     for one, size in zip(windows.entries, shape, strict=True):
         position = f"({one})" if position == "0" else f"({position}) * {size} + ({one})"
-    return f"y[..., {windows.target}] argmax= {windows.read} at {position}{windows.tail}"
+    return f"y[..., {windows.target}] argmax= {windows.read} at {position}{windows.tail_else('-1')}"
 
 
 def _max_pool(rank: int) -> Declare:
-    return lambda types, attrs: _largest(_windows(rank, types, attrs))
+    return lambda types, attrs: _largest(_windows(rank, types, attrs), types[0].dtype)
 
 
 def _found(rank: int, types: Types, attrs: Attrs) -> _Windows:
@@ -133,7 +150,7 @@ def _both(rank: int) -> Expand:
     def expand(builder: Builder, inputs: tuple[Value, ...], attrs: Attrs) -> tuple[Value, ...]:
         (x,) = inputs
         windows = _found(rank, (x.type,), attrs)
-        best = write(builder, _largest(windows), x=x, name="largest")
+        best = write(builder, _largest(windows, x.type.dtype), x=x, name="largest")
         where = _where(windows, sizes(x.type.shape)[-rank:])
         return best, write(builder, where, x=x, name="indices")
 
@@ -147,14 +164,16 @@ def _max_vjp(rank: int) -> Vjp:
             return (None,)
         (x,), origin = node.inputs, node.origin
         shape = sizes(x.type.shape)[-rank:]
+        windows = _found(rank, (x.type,), dict(node.attrs))
         if len(node.outputs) > 1:
             at = node.outputs[1]
         else:
-            where = _where(_windows(rank, (x.type,), dict(node.attrs)), shape)
+            where = _where(windows, shape)
             at = write(builder, where, x=x, name="indices", origin=origin)
         outs = ", ".join(_OUT[-rank:])
         place = ", ".join(unravel(f"a[..., {outs}]", shape))
-        body = f"y[..., {place}] += dy[..., {outs}]"
+        guard = f" where a[..., {outs}] >= 0" if windows.gaps else ""
+        body = f"y[..., {place}] += dy[..., {outs}]{guard}"
         dtype = x.type.dtype
         made = write(builder, body, a=at, dy=dy, shape=x.type.shape, dtype=dtype, origin=origin)
         return (made,)
