@@ -98,21 +98,41 @@ def _pow(_: Types, attrs: Attrs) -> str:
     return "y[...] = pow(a[...], b[...])"
 
 
-def _clamp(_: Types, attrs: Attrs) -> str:
+def _clamp(types: Types, attrs: Attrs) -> str:
     low, high = attrs["min"], attrs["max"]
     assert low is not None or high is not None, "clamp needs a bound"
-    if high is None:
-        return "y[...] = min if x[...] < min else x[...]"
-    if low is None:
-        return "y[...] = max if x[...] > max else x[...]"
-    assert isinstance(low, int | float) and isinstance(high, int | float), "bounds are numbers"
-    # Bounds that cross: torch gives the upper one everywhere.
-    lower = "min" if low <= high else "max"
-    return f"y[...] = max if x[...] > max else {lower} if x[...] < min else x[...]"
+    floating = _clamp_dtype(types, attrs).kind == "float"
+    inside, outside = [], []
+    if high is not None:
+        inside.append("x[...] <= max")
+        outside.append("max if x[...] > max else ")
+    if low is not None:
+        inside.append("x[...] >= min")
+        # Bounds that cross: torch gives the upper one everywhere.
+        crossed = isinstance(low, int | float) and isinstance(high, int | float) and low > high
+        outside.append(f"{'max' if crossed else 'min'} if x[...] < min else ")
+    if not floating:
+        return f"y[...] = {''.join(outside)}x[...]"
+    if low != low or high != high:  # a bound that is NaN, which nothing is inside of
+        outside = []
+    return f"y[...] = x[...] if {' and '.join(inside)} else {''.join(outside)}nan"
 
 
 def _clamp_dtype(types: Types, attrs: Attrs) -> DType:
     return promoted(types, tuple(v for k in ("min", "max") if (v := attrs[k]) is not None))
+
+
+def _clamp_tensor(types: Types, _: Attrs) -> str:
+    if promoted(types, ()).kind != "float":
+        return (
+            "y[...] = high[...] if x[...] > high[...] or low[...] > high[...] "
+            "else low[...] if x[...] < low[...] else x[...]"
+        )
+    return (
+        "y[...] = x[...] if x[...] <= high[...] and x[...] >= low[...] else nan "
+        "if isnan(x[...]) or isnan(low[...]) or isnan(high[...]) else high[...] "
+        "if x[...] > high[...] or low[...] > high[...] else low[...]"
+    )
 
 
 def _cast(_: Types, attrs: Attrs) -> str:
@@ -257,29 +277,34 @@ ARITHMETIC = (
         kink="a tie gives each operand half of the gradient",
     ),
     Operator(
-        "clamp(x; min=None, max=None)  "
-        "y[...] = max if x[...] > max else min if x[...] < min else x[...]",
-        "Limit to the range between two numbers.",
+        "clamp(x; min=None, max=None)  y[...] = x[...] if x[...] <= max and x[...] >= min else "
+        "max if x[...] > max else min if x[...] < min else nan",
+        "Limit to the range between two numbers; NaN wins.",
         declare=_clamp,
         dtype=_clamp_dtype,
-        kink="on a bound the gradient is 1",
+        kink="on a bound the gradient is 1, at NaN it is 0",
         eager="torch.clamp({x}, {min}, {max})",
         samples=(
             sample("f[6] = -2, -1, 0, 1, 2, inf", min=-1.0, max=1.0),
             sample("f[6] = -2, -1, 0, 1, 2, inf", min=0.0),
             sample("f[6] = -2, -1, 0, 1, 2, inf", max=1.0),
             sample("f[4] = -3, 0, 0.5, 3", min=1.0, max=-1.0),
+            sample("f[4] = -3, nan, 0.5, 3", min=-1.0, max=1.0),
             sample("i[5] < 9", min=2, max=5),
         ),
     ),
     Operator(
-        "clamp_tensor(x, low, high)  y[...] = high[...] if x[...] > high[...] "
-        "or low[...] > high[...] else low[...] if x[...] < low[...] else x[...]",
-        "Limit to the range between two tensors.",
-        kink="on a bound the gradient goes to x",
+        "clamp_tensor(x, low, high)  "
+        "y[...] = x[...] if x[...] <= high[...] and x[...] >= low[...] else nan "
+        "if isnan(x[...]) or isnan(low[...]) or isnan(high[...]) else high[...] "
+        "if x[...] > high[...] or low[...] > high[...] else low[...]",
+        "Limit to the range between two tensors; NaN wins.",
+        declare=_clamp_tensor,
+        kink="on a bound the gradient goes to x, at NaN it is 0",
         eager="torch.clamp({x}, {low}, {high})",
         samples=(
             sample("f[5] = -2, -1, 0, 1, 2", "f[5] = -1, -1, -1, 2, 1", "f[5] = 1, 1, 1, 0, 1"),
+            sample("i[4] < 9", "i[4] < 5", "i[4] < 9"),
         ),
     ),
     Operator(
