@@ -62,7 +62,7 @@ def reduce_pair(operator: str) -> Rule:
 
 
 def extreme(operator: str) -> Rule:
-    """max(self) over everything: ties share the gradient, as in amax."""
+    """max(self) over everything."""
 
     @reads(operator)
     def rule(call: Call) -> Made:

@@ -55,6 +55,13 @@ def reduced(rank: int, dims: Sequence[int], *, keepdim: bool = False) -> str:
     return index([name for dim, name in enumerate(names) if dim not in dims])
 
 
+def reduction(operand: TensorType, attrs: Attrs) -> tuple[str, str]:
+    """Return the target's and the operand's index, for attributes `dims` and `keepdim`."""
+    dims = chosen_dims(attrs["dims"], operand.rank)
+    target = reduced(operand.rank, dims, keepdim=bool(attrs["keepdim"]))
+    return target, index(loops(operand.rank))
+
+
 def count(shape: Sequence[Dim], dims: Sequence[int]) -> int:
     """Return how many elements are reduced into one."""
     extents = [shape[dim] for dim in dims]

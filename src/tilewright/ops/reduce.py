@@ -16,16 +16,15 @@ from tilewright.ops.nest import (
     chosen_dims,
     count,
     index,
-    linear_position,
     loops,
-    one_dim,
     one_more_in_front,
     reduced,
+    reduction,
     sizes,
 )
 from tilewright.ops.operator import (
     Attrs,
-    Expand,
+    Operand,
     Operator,
     Tangents,
     Types,
@@ -41,18 +40,11 @@ _SHAPE = "f[2, 3, 4]"
 _STOP = next(operator for operator in CONVERSIONS if operator.name == "stop_gradient")
 
 
-def _nest(types: Types, attrs: Attrs) -> tuple[str, str]:
-    """Return the target's and the operand's index."""
-    rank = types[0].rank
-    dims = chosen_dims(attrs["dims"], rank)
-    return reduced(rank, dims, keepdim=bool(attrs["keepdim"])), index(loops(rank))
-
-
 # -------------------------------------------------------------------------------- declared by loops
 
 
 def _sum(types: Types, attrs: Attrs) -> str:
-    target, source = _nest(types, attrs)
+    target, source = reduction(types[0], attrs)
     value = f"x[{source}]"
     return f"y[{target}] += {value if types[0].dtype.kind == 'float' else f'i64({value})'}"
 
@@ -62,14 +54,14 @@ def _sum_dtype(types: Types, _: Attrs) -> DType:
 
 
 def _nansum(types: Types, attrs: Attrs) -> str:
-    target, source = _nest(types, attrs)
+    target, source = reduction(types[0], attrs)
     if types[0].dtype.kind != "float":
         return _sum(types, attrs)
     return f"y[{target}] += 0 if isnan(x[{source}]) else x[{source}]"
 
 
 def _count_nonzero(types: Types, attrs: Attrs) -> str:
-    target, source = _nest(types, {**attrs, "keepdim": False})
+    target, source = reduction(types[0], {**attrs, "keepdim": False})
     return f"y[{target}] += i64(bool(x[{source}]))"
 
 
@@ -83,25 +75,15 @@ def _prod(types: Types, attrs: Attrs) -> str:
     return _sum(types, attrs).replace("+=", "*=") + " else 1"
 
 
-def _amax(types: Types, attrs: Attrs) -> str:
-    target, source = _nest(types, attrs)
-    return f"y[{target}] max= x[{source}]"
-
-
-def _amin(types: Types, attrs: Attrs) -> str:
-    target, source = _nest(types, attrs)
-    return f"y[{target}] min= x[{source}]"
-
-
 def _any(types: Types, attrs: Attrs) -> str:
-    target, source = _nest(types, attrs)
+    target, source = reduction(types[0], attrs)
     if types[0].dtype == U8:  # torch answers bytes with a byte
         return f"y[{target}] max= u8(bool(x[{source}]))"
     return f"y[{target}] any= bool(x[{source}])"
 
 
 def _all(types: Types, attrs: Attrs) -> str:
-    target, source = _nest(types, attrs)
+    target, source = reduction(types[0], attrs)
     if types[0].dtype == U8:
         return f"y[{target}] min= u8(bool(x[{source}])) else 1"
     return f"y[{target}] all= bool(x[{source}]) else true"
@@ -109,19 +91,6 @@ def _all(types: Types, attrs: Attrs) -> str:
 
 def _truth_dtype(types: Types, _: Attrs) -> DType:
     return U8 if types[0].dtype == U8 else BOOL
-
-
-def _argument(op: str, types: Types, attrs: Attrs) -> str:
-    rank = types[0].rank
-    source = index(loops(rank))
-    if attrs["dim"] is None:
-        linear = linear_position(types[0].shape, loops(rank))
-        return f"y[{reduced(rank, range(rank), keepdim=bool(attrs['keepdim']))}] {op} " + (
-            f"x[{source}] at {linear}"
-        )
-    dim = one_dim(attrs["dim"], rank)
-    target = reduced(rank, (dim,), keepdim=bool(attrs["keepdim"]))
-    return f"y[{target}] {op} x[{source}] at {loops(rank)[dim]}"
 
 
 # ------------------------------------------------------------------------------------- composites
@@ -173,12 +142,13 @@ def _spread(
     away = f"(x[{element}] - m[{row}])"
     body = f"y[{row}] += {away} * {away}"
     squares = write(builder, body, x=x, m=mean, dtype=compute, name="squares", origin=origin)
-    return mean, squares, max(n - correction, 0)
+    return mean, squares, n - correction
 
 
 def _variance(builder: Builder, x: Value, attrs: Attrs) -> Value:
     rank = x.type.rank
-    _, squares, n = _spread(builder, x, attrs)
+    _, squares, free = _spread(builder, x, attrs)
+    n = max(free, 0)
     dims = chosen_dims(attrs["dims"], rank)
     target = reduced(rank, dims, keepdim=bool(attrs["keepdim"]))
     source = reduced(rank, dims, keepdim=True)
@@ -203,7 +173,8 @@ def _std(builder: Builder, inputs: tuple[Value, ...], attrs: Attrs) -> tuple[Val
 
 def _spread_vjp(slope: str) -> Vjp:
     """The gradient of what grows by `slope` where the sum of squares `s`, divided by `n`, grows by
-    the distance of an element from the mean."""
+    the distance of an element from the mean.  v: what the value divides by, `n` or 0 where that is
+    less; as in torch, the gradient divides by `n` itself."""
 
     def vjp(builder: Builder, node: Node, tangents: Tangents) -> Tangents:
         (dy,) = tangents
@@ -216,7 +187,9 @@ def _spread_vjp(slope: str) -> Vjp:
         entry = reduced(rank, dims, keepdim=bool(attrs["keepdim"]))
         mean, squares, n = _spread(builder, x, attrs, origin)
         operands = {"dy": dy, "s": squares}
-        used = {name: value for name, value in operands.items() if f"{name}[" in slope}
+        used: dict[str, Operand] = {k: v for k, v in operands.items() if f"{k}[" in slope}
+        if "v" in slope:
+            used["v"] = max(n, 0)
         body = f"y[{row}] = {slope.replace('dy[]', f'dy[{entry}]').replace('s[]', f's[{row}]')}"
         share = write(builder, body, used, n=n, dtype=compute, name="share", origin=origin)
         element = index(loops(rank))
@@ -225,28 +198,6 @@ def _spread_vjp(slope: str) -> Vjp:
         return (write(builder, body, operands, dtype=x.type.dtype, origin=origin),)
 
     return vjp
-
-
-def _first(op: str) -> Expand:
-    """Values and indices along one dim: the first index wins, and takes all of the gradient."""
-
-    def expand(builder: Builder, inputs: tuple[Value, ...], attrs: Attrs) -> tuple[Value, ...]:
-        (x,) = inputs
-        rank = x.type.rank
-        dim = one_dim(attrs["dim"], rank)
-        keepdim = bool(attrs["keepdim"])
-        names = loops(rank)
-        target = reduced(rank, (dim,), keepdim=keepdim)
-        where = f"y[{target}] {op} x[{index(names)}] at {names[dim]}"
-        place = write(builder, where, x=x, name="indices")
-        source = list(names)
-        source[dim] = f"p[{target}]"
-        body = f"y[{target}] = x[{index(source)}]"
-        limits = [f"{names[at]}<{x.type.shape[at]}" for at in range(rank) if at != dim]
-        body += f" for {', '.join(limits)}" if limits else ""
-        return write(builder, body, x=x, p=place, name="values"), place
-
-    return expand
 
 
 def logsumexp_parts(builder: Builder, x: Value, dims: Sequence[int]) -> tuple[Value, Value]:
@@ -301,27 +252,6 @@ _REDUCTION_SAMPLES = (
     sample(_SHAPE),
     sample("f[3]", dims=(-1,)),
 )
-_TIED = (
-    sample("f[2, 3] = 1, 2, 2, 0, 0, 0", dims=(1,)),
-    sample("f[2, 3] = 1, 2, 2, 2, 0, 0"),
-    sample(_SHAPE, dims=(0, 2), keepdim=True),
-)
-_ALONG = (
-    sample(_SHAPE, dim=1),
-    sample("f[2, 3] = 1, 2, 2, 0, 0, 0", dim=1),
-    sample("f[2, 3] = 1, 2, 2, 0, 0, 0", dim=0, keepdim=True),
-    sample("f[4]", dim=0),
-)
-
-
-def _argmax(types: Types, attrs: Attrs) -> str:
-    return _argument("argmax=", types, attrs)
-
-
-def _argmin(types: Types, attrs: Attrs) -> str:
-    return _argument("argmin=", types, attrs)
-
-
 _AT_ONCE = "distances from the mean add up to 0, so that nothing goes through the mean"
 
 PAGE = (
@@ -352,22 +282,6 @@ PAGE = (
     ),
     PROD_GRAD,
     Operator(
-        "amax(x; dims=None, keepdim=False)  y[...] max= x[..., dims]",
-        "The largest over dims; NaN wins.",
-        declare=_amax,
-        kink="ties share the gradient evenly",
-        eager="torch.amax({x}, dim={dims}, keepdim={keepdim})",
-        samples=_TIED,
-    ),
-    Operator(
-        "amin(x; dims=None, keepdim=False)  y[...] min= x[..., dims]",
-        "The smallest over dims; NaN wins.",
-        declare=_amin,
-        kink="ties share the gradient evenly",
-        eager="torch.amin({x}, dim={dims}, keepdim={keepdim})",
-        samples=_TIED,
-    ),
-    Operator(
         "any(x; dims=None, keepdim=False)  y[...] any= bool(x[..., dims])",
         "Whether one over dims counts as true.",
         declare=_any,
@@ -392,38 +306,6 @@ PAGE = (
         ),
     ),
     Operator(
-        "argmax(x; dim=None, keepdim=False)  y[...] argmax= x[..., dim] at dim",
-        "Where the largest is; the first index wins, NaN before that.",
-        declare=_argmax,
-        dtype="i64",
-        eager="torch.argmax({x}, dim={dim}, keepdim={keepdim})",
-        samples=(*_ALONG, sample("f[2, 3] = 1, 2, 2, 0, 0, 0"), sample("f[3] = 1, nan, 5", dim=0)),
-    ),
-    Operator(
-        "argmin(x; dim=None, keepdim=False)  y[...] argmin= x[..., dim] at dim",
-        "Where the smallest is; the first index wins, NaN before that.",
-        declare=_argmin,
-        dtype="i64",
-        eager="torch.argmin({x}, dim={dim}, keepdim={keepdim})",
-        samples=(*_ALONG, sample("f[2, 3] = 1, 2, 2, 0, 0, 0"), sample("f[3] = 1, nan, 5", dim=0)),
-    ),
-    Operator(
-        "max_dim(x; dim, keepdim=False)",
-        "The largest along a dim, and where it is.",
-        expand=_first("argmax="),
-        kink="the first of several takes all of the gradient",
-        eager="tuple(torch.max({x}, dim={dim}, keepdim={keepdim}))",
-        samples=_ALONG,
-    ),
-    Operator(
-        "min_dim(x; dim, keepdim=False)",
-        "The smallest along a dim, and where it is.",
-        expand=_first("argmin="),
-        kink="the first of several takes all of the gradient",
-        eager="tuple(torch.min({x}, dim={dim}, keepdim={keepdim}))",
-        samples=_ALONG,
-    ),
-    Operator(
         "mean(x; dims=None, keepdim=False)",
         "The mean over dims.",
         expand=_mean,
@@ -439,13 +321,16 @@ PAGE = (
         vjp_reason=_AT_ONCE,
         lead=one_more_in_front,
         eager="torch.var({x}, dim={dims}, correction={correction}, keepdim={keepdim})",
-        samples=(*_REDUCTION_SAMPLES, sample(_SHAPE, dims=(1,), correction=0)),
+        samples=(
+            *_REDUCTION_SAMPLES,
+            sample(_SHAPE, dims=(1,), correction=0),
+        ),
     ),
     Operator(
         "std(x; dims=None, correction=1, keepdim=False)",
         "The standard deviation over dims.",
         expand=_std,
-        vjp=_spread_vjp("0 if s[] / n == 0 else dy[] / (n * sqrt(s[] / n))"),
+        vjp=_spread_vjp("0 if s[] / v == 0 else dy[] / (n * sqrt(s[] / v))"),
         vjp_reason=_AT_ONCE,
         lead=one_more_in_front,
         kink="where it is 0, so is its gradient",

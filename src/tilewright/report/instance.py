@@ -21,7 +21,8 @@ from tilewright.optimize import simplifications
 
 SCALE = 64
 SCALED_PAGES = (
-    "pointwise", "activations", "reduce", "contract", "norms", "losses", "optimizer", "collective",
+    "pointwise", "activations", "reduce", "extreme", "contract", "norms", "losses", "optimizer",
+    "collective",
 )  # fmt: skip
 RANKS = (0, 1, 2, 3)  # the group of an example of a collective
 # Operators whose samples say little about how large their operands usually are.
