@@ -196,6 +196,48 @@ BODIES: dict[str, tuple[int, dict[str, str], dict[str, str], tuple[str, ...]]] =
         {"y": "f32[150]: y[j<150] = x[j] if tanh(x[j]) > 0.5 else -1"},
         (),
     ),
+    "a choice of all lanes": (
+        1,
+        {"x": "f32[9, 150]", "t": "i64[9]"},
+        {"y": "f32[9, 150]: y[i<9, j<150] = 0 if t[i] < 0 else exp(x[i, j]) - 1"},
+        (),
+    ),
+    "choices of all lanes": (
+        3,
+        {"x": "f32[9, 150]", "t": "i64[9]", "w": "f32[9]"},
+        {
+            "y": "f32[9, 150]: y[i<9, j<150] = (tanh(erf(x[i, j])) if t[i] < 0 else exp(x[i, j]))"
+            " if w[i] > 0 else x[i, j]"
+        },
+        (),
+    ),
+    "chosen and not": (
+        1,
+        {"x": "f32[9, 150]", "w": "f32[9]"},
+        {
+            "y": "f32[9, 150]: y[i<9, j<150] = tanh(x[i, j]) * "
+            "(tanh(x[i, j]) + 1 if w[i] > 0 else 2)"
+        },
+        (),
+    ),
+    "chosen either way": (
+        1,
+        {"x": "f32[9, 150]", "w": "f32[9]"},
+        {
+            "y": "f32[9, 150]: y[i<9, j<150] = tanh(x[i, j]) + 1 if w[i] > 0"
+            " else tanh(x[i, j]) * x[i, j]"
+        },
+        (),
+    ),
+    "gelu by erf, with its gradient": (
+        2,
+        {"x": "f32[5, 200]"},
+        {
+            "y": "f32[5, 200]: y[i<5, j<200] = "
+            "0.5 * (1 + erf(0.7 * x[i, j])) + x[i, j] * exp(-(x[i, j] * x[i, j]))"
+        },
+        (),
+    ),
     "backwards": (1, {"x": "f32[150]"}, {"y": "f32[150]: y[i<150] = tanh(x[149 - i])"}, ()),
     "looked up": (
         1,

@@ -5,7 +5,15 @@ The idea: reduce the argument exactly, however large, then a polynomial in doubl
 This module does not know who calls them; the errors stand in `cmath`.
 """
 
-from tilewright.kernels.cmath_snippet import Snippet
+from tilewright.kernels.cmath_snippet import Snippet, horner
+from tilewright.kernels.cmath_wide import (
+    ERF_LANES,
+    ERF_LAST,
+    ERF_MIDDLE,
+    ERF_NEAR,
+    ERF_TERMS,
+    ROOT_TERMS,
+)
 
 TRIGONOMETRIC = (
     Snippet(
@@ -192,30 +200,20 @@ ERROR_FUNCTIONS = (
    of p count little there, and p^2 takes half the degree.  From 3.96875 on it rounds to 1. */
 static inline float erf_f32(float x) {
     const float a = __builtin_fabsf(x), s = a * a;
-    float q = -6.47725014e-4f;
-    q = __builtin_fmaf(q, s, 5.0780214e-3f);
-    q = __builtin_fmaf(q, s, -2.68182959e-2f);
-    q = __builtin_fmaf(q, s, 1.1283098e-1f);
-    q = __builtin_fmaf(q, s, -3.76126051e-1f);
-    q = __builtin_fmaf(q, s, 1.2837917e-1f);
+"""
+        + horner("q", "s", ERF_TERMS)
+        + f"""\
     const float near = __builtin_fmaf(q, a, a);
-    float t = a - 0.9375f;
-    t = t > 3.03125f ? 3.03125f : t;
-    float p = 6.398341e-6f;
-    p = __builtin_fmaf(p, t, -1.01114608e-4f);
-    p = __builtin_fmaf(p, t, 6.31255505e-4f);
-    p = __builtin_fmaf(p, t, -1.73746305e-3f);
-    p = __builtin_fmaf(p, t, 5.60674060e-4f);
-    p = __builtin_fmaf(p, t, 7.3265545e-3f);
-    p = __builtin_fmaf(p, t, -5.1534995e-3f);
-    p = __builtin_fmaf(p, t, -4.615898e-2f);
-    p = __builtin_fmaf(p, t, 7.221382e-2f);
-    p = __builtin_fmaf(p, t, 1.6561648e-1f);
-    p = __builtin_fmaf(p, t, -5.448228e-1f);
-    p = __builtin_fmaf(p, t, 4.299972e-1f);
-    return __builtin_copysignf(a > 0.8203125f ? __builtin_fmaf(-p, p, 1.0f) : near, x);
-}""",
+    float t = a - {ERF_MIDDLE};
+    t = t > {ERF_LAST} ? {ERF_LAST} : t;
+"""
+        + horner("p", "t", ROOT_TERMS)
+        + f"""\
+    const float result = a > {ERF_NEAR} ? __builtin_fmaf(-p, p, 1.0f) : near;
+    return __builtin_copysignf(result, x);
+}}""",
     ),
+    ERF_LANES,
     Snippet(
         "erfc_f32",
         """\

@@ -5,12 +5,10 @@ The idea: reduce the argument to one octave, then a polynomial; what is hot stay
 This module does not know who calls them; the errors stand in `cmath`.
 """
 
-from tilewright.kernels.cmath_snippet import Snippet, Step, in_steps
+from tilewright.kernels.cmath_snippet import Snippet, Step, horner, in_steps
 from tilewright.kernels.cmath_wide import EXP_LANES, TERMS
 
-_POLYNOMIAL = f"    float q = {TERMS[0]};\n" + "".join(
-    f"    q = __builtin_fmaf(q, r, {term});\n" for term in TERMS[1:]
-)
+_POLYNOMIAL = horner("q", "r", TERMS)
 
 # In all exponentials, adding and taking away 1.5 * 2^23 rounds to an integer, which then stands in
 # the low bits of the sum: no conversion, and nothing undefined for NaN.

@@ -70,6 +70,13 @@ def lanes_head(name: str) -> str:
     return f"{apart}\n__attribute__((always_inline))\n{head}\n"
 
 
+def horner(name: str, of: str, terms: Sequence[str]) -> str:
+    """Return lines that make a polynomial; the term of the highest power is the first."""
+    first, *rest = terms
+    fused = (f"    {name} = __builtin_fmaf({name}, {of}, {term});\n" for term in rest)
+    return f"    float {name} = {first};\n{''.join(fused)}"
+
+
 def _lines(text: str) -> list[str]:
     return [line.strip() for line in text.splitlines()]
 

@@ -1,9 +1,13 @@
-"""The exponential of many lanes as C text, where vectors have 64 or 32 bytes.
+"""Functions of many lanes as C text, where vectors have 64 or 32 bytes.
 
 The idea: a chain of twenty operations makes a processor wait, so that each is named for four
-vectors before the next.  Where vectors have 64 bytes there is an operation that makes x 2^k and
-rounds once, to infinity and to subnormal numbers too, which a compiler does not find in `exp_f32`.
-What comes out has the bits of `exp_f32`.
+vectors before the next.  What comes out has the bits of the function of one lane.
+
+- The exponential: where vectors have 64 bytes there is an operation that makes x 2^k and rounds
+  once, to infinity and to subnormal numbers too, which a compiler does not find in `exp_f32`.
+  Else k is added to the exponent, where no lane of the four vectors is far from 0; where one is,
+  all four go the way of `exp_f32`.
+- The error function: both of its polynomials.
 
 This module does not know who calls it.
 """
@@ -11,6 +15,7 @@ This module does not know who calls it.
 from tilewright.kernels.cmath_snippet import Snippet, lanes_head
 
 MOST = 4  # vectors under way: with what they are made of they fill 16 registers
+FAR = 87  # |x| up to which e^x and all that it is made of are normal numbers
 # Of e^r = 1 + r + r^2 q for |r| <= ln 2 / 2: the terms of q, that of the highest power first.
 TERMS = (
     "1.98581e-4f",
@@ -22,32 +27,91 @@ TERMS = (
 )
 
 
+# Of erf(x) = x + x q, as a polynomial of x^2, up to ERF_NEAR; beyond, of the root of erfc(x), as
+# one of x - ERF_MIDDLE up to ERF_MIDDLE + ERF_LAST, from where on erf rounds to 1.
+ERF_TERMS = (
+    "-6.47725014e-4f",
+    "5.0780214e-3f",
+    "-2.68182959e-2f",
+    "1.1283098e-1f",
+    "-3.76126051e-1f",
+    "1.2837917e-1f",
+)
+ROOT_TERMS = (
+    "6.398341e-6f",
+    "-1.01114608e-4f",
+    "6.31255505e-4f",
+    "-1.73746305e-3f",
+    "5.60674060e-4f",
+    "7.3265545e-3f",
+    "-5.1534995e-3f",
+    "-4.615898e-2f",
+    "7.221382e-2f",
+    "1.6561648e-1f",
+    "-5.448228e-1f",
+    "4.299972e-1f",
+)
+ERF_NEAR, ERF_MIDDLE, ERF_LAST = "0.8203125f", "0.9375f", "3.03125f"
+
+
 def _operation(name: str, to: str, a: str, b: str) -> str:
     return f'__asm__("{name} %2, %1, %0" : "=v"({to}) : "v"({a}), "v"({b}));'
 
 
-def _fused(to: str, a: str, b: str, c: str) -> str:
-    return f'__asm__("vfmadd213ps %3, %2, %0" : "=v"({to}) : "0"({a}), "v"({b}), "v"({c}));'
+def _fused(to: str, a: str, b: str, c: str, name: str = "vfmadd213ps") -> str:
+    return f'__asm__("{name} %3, %2, %0" : "=v"({to}) : "0"({a}), "v"({b}), "v"({c}));'
 
 
+def _polynomial(to: str, of: str, terms: tuple[str, ...]) -> tuple[str, ...]:
+    first, *rest = terms
+    fused = (_fused(to, to, of, f"zero + {term}") for term in rest)
+    return (f"{to} = zero + {first};", *fused)
+
+
+def _power(of: str, rounding: str, *noted: str) -> tuple[str, ...]:
+    """Return the steps to q = e^r and n = k; what is noted is so while n is k and the rounding."""
+    return (
+        _fused("n[k]", of, "zero + 1.44269504f", f"zero + {rounding}"),
+        *noted,
+        f"n[k] -= {rounding};",
+        _fused("r[k]", "n[k]", "zero - 0.693145752f", of),
+        _fused("r[k]", "n[k]", "zero - 1.42860677e-6f", "r[k]"),
+        *_polynomial("q[k]", "r[k]", (*TERMS, "1.0f", "1.0f")),
+    )
+
+
+_BITS = "b[k] = (U)n[k];"
 # Of a number and a NaN, the least and the greatest are the second operand.
-_ROUNDED = (
+_BOUNDED = (
     _operation("vminps", "a[k]", "zero + 89.0f", "x[k]"),
     _operation("vmaxps", "a[k]", "zero - 104.0f", "a[k]"),
-    _fused("n[k]", "a[k]", "zero + 1.44269504f", "zero + 12583166.0f"),
 )
-_POWERS = (
-    "n[k] -= 12583166.0f;",
-    _fused("r[k]", "n[k]", "zero - 0.693145752f", "a[k]"),
-    _fused("r[k]", "n[k]", "zero - 1.42860677e-6f", "r[k]"),
-    f"q[k] = zero + {TERMS[0]};",
-    *(_fused("q[k]", "q[k]", "r[k]", f"zero + {term}") for term in (*TERMS[1:], "1.0f", "1.0f")),
+_AT_ONCE = (
+    *_BOUNDED,
+    *_power("a[k]", "12583166.0f"),
+    _operation("vscalefps", "x[k]", "q[k]", "n[k]"),
 )
-_AT_ONCE = (_operation("vscalefps", "x[k]", "q[k]", "n[k]"),)
 _BY_HALVES = (
+    *_BOUNDED,
+    *_power("a[k]", "12583166.0f", _BITS),
     "h[k] = b[k] >> 1;",
     "q[k] *= (V)(h[k] << 23);",
     "x[k] = q[k] * (V)((b[k] - h[k]) << 23);",
+)
+# As integers, numbers without their sign are ordered as they are, and NaN is above all.
+_FARTHEST = (_operation("vpmaxsd", "far", "far", "(U)x[k] & 0x7fffffff"),)
+_NEAR = (*_power("x[k]", "12582912.0f", _BITS), "x[k] = (V)((U)q[k] + (b[k] << 23));")
+_ERF = (
+    "a[k] = (V)((U)x[k] & 0x7fffffff);",
+    "s[k] = a[k] * a[k];",
+    *_polynomial("q[k]", "s[k]", ERF_TERMS),
+    _fused("q[k]", "a[k]", "q[k]", "a[k]"),
+    f"t[k] = a[k] - {ERF_MIDDLE};",
+    _operation("vminps", "t[k]", f"zero + {ERF_LAST}", "t[k]"),
+    *_polynomial("p[k]", "t[k]", ROOT_TERMS),
+    _fused("p[k]", "p[k]", "p[k]", "zero + 1.0f", "vfnmadd213ps"),
+    f"m[k] = (U)(a[k] > zero + {ERF_NEAR});",
+    "x[k] = (V)((m[k] & (U)p[k]) | (~m[k] & (U)q[k]) | ((U)x[k] & 0x80000000));",
 )
 
 
@@ -56,11 +120,11 @@ def _each(steps: tuple[str, ...]) -> str:
     return "".join(f"{head}{step}\n" for step in steps)
 
 
-EXP_LANES = Snippet(
-    "exp_f32_lanes",
-    f"""\
+def _lanes(name: str, body: str) -> Snippet:
+    """Return a function of lanes: `body` is of the vectors x[0] to before x[vectors]."""
+    text = f"""\
 /* Step by step for all vectors, so that their chains stand beside each other. */
-{lanes_head("exp_f32")}\
+{lanes_head(name)}\
 #if defined(__AVX512F__) || (defined(__AVX2__) && defined(__FMA__))
 #ifdef __AVX512F__
     enum {{ wide = 16 }};
@@ -68,26 +132,42 @@ EXP_LANES = Snippet(
     enum {{ wide = 8 }};
 #endif
     typedef float V __attribute__((vector_size(4 * wide), aligned(4), may_alias));
+    typedef unsigned U __attribute__((vector_size(4 * wide)));
     const V zero = {{0}};
     const long vectors = count / wide < {MOST} ? count / wide : {MOST};
     for (long at = 0; at < count; at += {MOST} * wide) {{
-        V *const x = (V *)(x_ + at), a[{MOST}], n[{MOST}], r[{MOST}], q[{MOST}];
-{_each(_ROUNDED)}\
-#ifndef __AVX512F__
-        typedef unsigned U __attribute__((vector_size(4 * wide)));
-        U b[{MOST}], h[{MOST}];
-{_each(("b[k] = (U)n[k];",))}\
+        V *const x = (V *)(x_ + at);
+{body}\
+    }}
+#else
+    for (long l = 0; l < count; l++) x_[l] = {name}(x_[l]);
 #endif
-{_each(_POWERS)}\
+}}"""
+    return Snippet(f"{name}_lanes", text, (name,))
+
+
+EXP_LANES = _lanes(
+    "exp_f32",
+    f"""\
+        V a[{MOST}], n[{MOST}], r[{MOST}], q[{MOST}];
 #ifdef __AVX512F__
 {_each(_AT_ONCE)}\
 #else
+        U b[{MOST}], h[{MOST}], far = {{0}};
+{_each(_FARTHEST)}\
+        const V signs = (V)((U)(zero + {FAR}.0f) - far);
+        if (__builtin_expect(__builtin_ia32_movmskps256(signs) == 0, 1)) {{
+{_each(_NEAR)}\
+        }} else {{
 {_each(_BY_HALVES)}\
+        }}
 #endif
-    }}
-#else
-    for (long l = 0; l < count; l++) x_[l] = exp_f32(x_[l]);
-#endif
-}}""",
-    ("exp_f32",),
+""",
+)
+ERF_LANES = _lanes(
+    "erf_f32",
+    f"""\
+        V a[{MOST}], s[{MOST}], q[{MOST}], t[{MOST}], p[{MOST}];
+        U m[{MOST}];
+{_each(_ERF)}""",
 )

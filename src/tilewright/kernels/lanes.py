@@ -2,16 +2,17 @@
 
 The idea: a function that takes long is a chain, of which a processor sees but one or two vectors at
 a time.  Where a loop's values are such functions of what is cheap, blocks of lanes go through
-the steps of each function together (`cmath_snippet`), and what is cheap is computed again.
+the steps of each function together (`cmath_snippet`), and what is cheap is computed again.  What
+hangs on a condition that all lanes share is stepped through where that holds.
 
 This module does not know nests: what a lane computes is printed by its caller.
 """
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from tilewright.base.dtypes import F32
+from tilewright.base.dtypes import BOOL, F32
 from tilewright.base.expr import Call, Const, Expr, Read, children, names, walk
 from tilewright.base.scalar import BY_NAME as FUNCTIONS
 from tilewright.kernels.body import Body, has_read
@@ -21,7 +22,7 @@ from tilewright.kernels.text import ATOM, Scope, Term
 
 LONG = 8
 """Operations from which a function takes so long that others are worth computing meanwhile."""
-STEPPED = ("exp", "sigmoid", "tanh")
+STEPPED = ("erf", "exp", "sigmoid", "tanh")
 """Functions that are written in steps."""
 IVDEP = "#pragma GCC ivdep"
 FEW, MANY = 4, 16  # turns: the compiler writes out loops of so `MANY` before it looks for vectors
@@ -39,6 +40,14 @@ class Made:
 
     stored: tuple[Read, ...] = ()
     added: tuple[tuple[Expr, Expr | None], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """A call that is computed by steps, where conditions hold that all lanes have in common."""
+
+    call: Call
+    given: tuple[Expr, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,30 +82,33 @@ def has_choices(body: Body) -> bool:
     )
 
 
-def stepped(printer: Printer, made: Made, lanes: frozenset[str], scope: Scope) -> tuple[Call, ...]:
+def stepped(
+    printer: Printer, made: Made, lanes: frozenset[str], scope: Scope
+) -> tuple[Stepped, ...]:
     """Return the calls in values of a loop's lanes that can be computed by steps, each after those
     it is made of; none where anything else takes long, as it would be computed twice, or where one
-    is chosen by a condition: what the compiler sees never chosen is not computed.
+    is chosen lane by lane: what the compiler sees never chosen is not computed.
 
     lanes: the names that differ from lane to lane.
     """
     dear: dict[Read, bool] = {}  # values, and whether anything in them takes long
-    found: dict[Call, None] = {}
+    found: dict[Expr, tuple[Expr, ...]] = {}
 
     def takes_long(value: Expr, where: Expr | None, fill: Expr) -> bool | None:
         """Note the calls in a value; None where one of them is not to be computed by steps."""
-        always = set[Expr]()
+        chosen: dict[Expr, tuple[Expr, ...]] = {}
         if where is None and not printer.presence(value):
-            always.update(_always(value))
+            _note(chosen, _chosen(value, lanes, ()))
         nodes = [node for part in (value, where, fill) if part is not None for node in walk(part)]
         calls = [node for node in nodes if isinstance(node, Call) and _is_long(node, lanes)]
         reads = [node for node in nodes if isinstance(node, Read)]
         long = [one for one in reads if dear.get(printer.normal(Read(one.tensor, one.index)))]
         if not all(_takes_steps(printer, call) for call in calls):
             return None
-        if not always.issuperset((*calls, *long)):
+        if not chosen.keys() >= {*calls, *long}:
             return None
-        found.update(dict.fromkeys(sorted(calls, key=lambda call: sum(1 for _ in walk(call)))))
+        inner_first = sorted(calls, key=lambda call: sum(1 for _ in walk(call)))
+        _note(found, ((call, chosen[call]) for call in inner_first))
         return bool(calls or long)
 
     def is_known(read: Read) -> bool:
@@ -112,19 +124,34 @@ def stepped(printer: Printer, made: Made, lanes: frozenset[str], scope: Scope) -
                 return ()
             dear[read] = long
     added = [takes_long(value, where, Const(0)) for value, where in made.added]
-    return () if None in added else tuple(found)
+    steps = (Stepped(call, found[call]) for call in found if isinstance(call, Call))
+    return () if None in added else tuple(steps)
 
 
-def _always(expr: Expr) -> Iterator[Expr]:
-    """Yield what an expression is made of whatever conditions say."""
-    yield expr
+def _note(
+    known: dict[Expr, tuple[Expr, ...]], found: Iterable[tuple[Expr, tuple[Expr, ...]]]
+) -> None:
+    """Note under which conditions each is computed: always, where they differ."""
+    for node, given in found:
+        known[node] = given if known.get(node, given) == given else ()
+
+
+def _chosen(
+    expr: Expr, lanes: frozenset[str], given: tuple[Expr, ...]
+) -> Iterator[tuple[Expr, tuple[Expr, ...]]]:
+    """Yield what an expression is made of in all lanes or none, and the conditions of that."""
+    yield expr, given
     parts = children(expr)
     if isinstance(expr, Read):
         parts = expr.index
     elif isinstance(expr, Call) and expr.fn == "select":
         parts = expr.args[:1]
+        cond, *sides = expr.args
+        if lanes.isdisjoint(names(cond)):
+            for side, holds in zip(sides, (cond, Call("not", (cond,))), strict=True):
+                yield from _chosen(side, lanes, (*given, holds))
     for part in parts:
-        yield from _always(part)
+        yield from _chosen(part, lanes, given)
 
 
 def _is_long(call: Call, lanes: frozenset[str]) -> bool:
@@ -136,7 +163,7 @@ def _takes_steps(printer: Printer, call: Call) -> bool:
 
 
 def print_stepped(
-    printer: Printer, lanes: Lanes, calls: tuple[Call, ...], scope: Scope, *, even: bool
+    printer: Printer, lanes: Lanes, calls: tuple[Stepped, ...], scope: Scope, *, even: bool
 ) -> None:
     """Print the loop with these calls by steps; the last lanes, which fill no block, as they are.
 
@@ -152,23 +179,27 @@ def print_stepped(
         inner.known.update(known)
         return inner
 
-    def attach(inner: Scope) -> None:
-        block.add(IVDEP)
-        block.attach(inner, f"for (long {turn} = 0; {turn} < {lanes.block}; {turn}++)")
+    def attach(inner: Scope, around: Scope) -> None:
+        around.add(IVDEP)
+        around.attach(inner, f"for (long {turn} = 0; {turn} < {lanes.block}; {turn}++)")
 
-    for call in calls:
-        inner = opened()
+    for step in calls:
+        call, inner = step.call, opened()
         term = convert(printer.value(call.args[0], inner), F32)
         array, function = printer.fresh("lanes"), f"{call.fn}_f32_lanes"
         printer.used.add(function)
         block.add(f"float {array}[{lanes.block}];")
         inner.add(f"{array}[{turn}] = {term.text};")
-        attach(inner)
-        block.add(f"{function}({array}, {lanes.block});")
+        holds = [convert(printer.value(cond, block), BOOL).at(ATOM) for cond in step.given]
+        around = block.inner() if holds else block
+        attach(inner, around)
+        around.add(f"{function}({array}, {lanes.block});")
+        if holds:
+            block.attach(around, f"if ({' & '.join(holds)})")
         known[call] = Term(f"{array}[{turn}]", F32, ATOM)
     inner = opened()
     lanes.turn(inner)
-    attach(inner)
+    attach(inner, block)
     scope.add(f"const long {begin} = {lanes.low}, {end} = {lanes.high};")
     scope.add(f"const long {rest} = {begin} + ({end} - {begin}) / {lanes.block} * {lanes.block};")
     scope.attach(block, f"for (long {at} = {begin}; {at} < {rest}; {at} += {lanes.block})")

@@ -27,6 +27,7 @@ from tilewright.kernels.lanes import (
     MANY,
     Lanes,
     Made,
+    Stepped,
     has_choices,
     has_steps,
     print_stepped,
@@ -180,7 +181,7 @@ class _Walk:
         for line in after:
             scope.add(line)
 
-    def stepped(self, loop: Loop, scope: Scope) -> tuple[Call, ...]:
+    def stepped(self, loop: Loop, scope: Scope) -> tuple[Stepped, ...]:
         """Return what in a loop is computed by steps: nothing where it fills no block of lanes."""
         if not self.has_steps or loop.kind != "lanes" or not self.block(loop):
             return ()
@@ -212,7 +213,7 @@ class _Walk:
                     return Made()
         return Made(tuple(stored), tuple(added))
 
-    def by_steps(self, loop: Loop, calls: tuple[Call, ...], scope: Scope) -> None:
+    def by_steps(self, loop: Loop, calls: tuple[Stepped, ...], scope: Scope) -> None:
         lets = tuple(item for item in loop.items if isinstance(item, Let))
 
         def opened(outer: Scope, first: str) -> Scope:
