@@ -220,17 +220,17 @@ static int check_pace(void) {
     bad |= is_asked_after(1000, 900, tries) == tries || is_asked_after(900, 1000, tries) != tries;
     bad |= !is_asked_after(0, 0, tries) || is_asked_after(0, 1000, tries) == tries;
   }
-  Pace pace = {2, 0, 0, 0, 0};                  /* the second run is told, and rests before it tries */
+  Pace pace = {2, 0, 0, 0, 0};                  /* the second run is told */
   bad |= !is_asked_at(&pace, &ready, 2) || pace.shared || !pace.first || pace.next;
+  bad |= !is_asked_at(&pace, &ready, 2) || !pace.shared || pace.first;
+  bad |= pace.next != 0;                        /* and at once one thread alone, twice */
+  bad |= is_asked_at(&pace, &ready, 2) || pace.alone || !pace.first || pace.next;
   const long first = pace.first;
   usleep(50000);                                /* nobody calls */
   const long second = now();
-  bad |= !is_asked_at(&pace, &ready, 2) || !pace.shared || pace.first;
-  const long both = 200 * (first + pace.shared / 1024);
+  bad |= is_asked_at(&pace, &ready, 2) || !pace.alone || pace.first;
+  const long both = 200 * (first + pace.alone / 1024);  /* then nothing is tried for a while */
   bad |= pace.next < second + both || pace.next > now() + both;
-  pace.next = 0;                                /* then one thread alone, twice */
-  bad |= is_asked_at(&pace, &ready, 2) || pace.alone || !pace.first || pace.next;
-  bad |= is_asked_at(&pace, &ready, 2) || !pace.alone || pace.first || !pace.next;
   const long before = 1L << 50, least = before - before / 1024;
   pace = (Pace){2, before + 1, before, FUTURE, 0};      /* one of many counts for little */
   bad |= !is_asked_at(&pace, &ready, 2) || pace.alone != before + 1 || pace.next != FUTURE;

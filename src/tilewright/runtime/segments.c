@@ -302,7 +302,8 @@ static int is_shared(Pace *pace, long *weight) {
 }
 
 /* Learn from a run how long one takes, and from a trial when the next one is due: how long nobody called
-   between its two runs is nothing to it.  As long as what is tried is faster, trying goes on: it costs
+   between its two runs is nothing to it.  Until both ways are known the next is due at once: where others
+   want the cores a first trial may take a thousand times as long as the other way.  As long as what is tried is faster, trying goes on: it costs
    nothing, and one wait of many milliseconds would else take dozens of trials to be forgotten.  What is
    left because its waits were dear is tried again when as many runs as its mean looks back would be over. */
 static void learn(Pace *pace, long *mean, long start, long weight) {
@@ -320,7 +321,7 @@ static void learn(Pace *pace, long *mean, long start, long weight) {
   }
   if (weight == OF_MANY || (taken < other && other <= after)) return;
   const long first = __atomic_exchange_n(&pace->first, 0, __ATOMIC_RELAXED);
-  if (first) __atomic_store_n(&pace->next, end + REST * (first + end - start), __ATOMIC_RELAXED);
+  if (first && other) __atomic_store_n(&pace->next, end + REST * (first + end - start), __ATOMIC_RELAXED);
 }
 
 /* Returns NONE, or 256 * step + code of the launch that failed. */
