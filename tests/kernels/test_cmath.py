@@ -19,6 +19,7 @@ from .harness import runnable
 Array = np.ndarray
 TWO = ["pow", "atan2", "hypot", "xlogy", "xlog1py"]
 ONE = [name for name in ULP if name not in TWO]
+STEPS = [name for name in STEPPED if name in ULP]
 
 
 def sigmoid(x: Array) -> Array:
@@ -58,7 +59,7 @@ def build(folder: Path, processor: str) -> tuple[ctypes.CDLL, str]:
     for name in TWO:
         text += f"\nvoid loop_{name}(const float *x, const float *z, float *y, long n) {{"
         text += f"for (long i = 0; i < n; i++) y[i] = {name}_f32(x[i], z[i]); }}"
-    for name in STEPPED:
+    for name in STEPS:
         text += f"\nvoid loop_{name}_lanes(const float *x, float *y, long n) {{"
         text += "for (long i = 0; i < n; i++) y[i] = x[i];"
         text += f"for (long i = 0; i < n; i += 96) {{ {name}_f32_lanes(y + i, 64); "
@@ -165,13 +166,11 @@ def for_lanes(
     return build(tmp_path_factory.mktemp("lanes"), request.param)[0]
 
 
-@pytest.mark.parametrize("name", STEPPED)
+@pytest.mark.parametrize("name", STEPS)
 def test_functions_of_lanes_have_the_bits_of_one(name: str, for_lanes: ctypes.CDLL) -> None:
     bits = np.arange(0, 2**32, 977, dtype=np.uint64).astype(np.uint32)
     near = np.linspace(-106, 90, 3_000_000, dtype=np.float32)  # from all that is 0 to all infinite
     x = np.concatenate([np.float32(EDGES), bits.view(np.float32), near])
     x = x[: x.size // 96 * 96]
     one, lanes = (call(for_lanes, loop, x) for loop in (name, f"{name}_lanes"))
-    np.testing.assert_array_equal(np.isnan(one), np.isnan(lanes))
-    told = ~np.isnan(one)
-    np.testing.assert_array_equal(one[told].view(np.uint32), lanes[told].view(np.uint32))
+    np.testing.assert_array_equal(one.view(np.uint32), lanes.view(np.uint32))

@@ -238,6 +238,37 @@ BODIES: dict[str, tuple[int, dict[str, str], dict[str, str], tuple[str, ...]]] =
         },
         (),
     ),
+    "waves": (
+        3,
+        {"x": "f32[3, 150]"},
+        {"y": "f32[3, 150]: y[i<3, j<150] = sin(x[i, j]) * cos(9 * x[i, j]) + tan(x[i, j])"},
+        (),
+    ),
+    **{
+        f"rests in {n}": (
+            4,
+            {"a": f"{n}[3, 150]", "b": f"{n}[150]"},
+            {
+                "r": f"{n}[3, 150]: y[i<3, j<150] = a[i, j] % b[j]",
+                "s": f"{n}[3, 150]: y[i<3, j<150] = fmod(a[i, j], 3)",
+                "t": f"{n}[3, 150]: y[i<3, j<150] = floordiv(b[j], a[i, j]) + (7 % b[j])",
+            },
+            ("r", "s", "t"),
+        )
+        for n in ("f32", "f64", "bf16")
+    },
+    "rests of integers": (
+        1,
+        {"x": "f32[150]", "t": "i64[150]"},
+        {"y": "f32[150]: y[i<150] = tanh(x[i]) * (t[i] % 7)"},
+        (),
+    ),
+    "a rest of indices": (
+        1,
+        {"x": "f32[150]"},
+        {"y": "f32[150]: y[i<150] = tanh(x[i]) * (i % 7)"},
+        (),
+    ),
     "backwards": (1, {"x": "f32[150]"}, {"y": "f32[150]: y[i<150] = tanh(x[149 - i])"}, ()),
     "looked up": (
         1,
@@ -262,8 +293,8 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> Kernels:
 @pytest.mark.parametrize("name", BODIES)
 def test_steps_are_taken_where_all_that_takes_long_has_them(name: str, kernels: Kernels) -> None:
     _, stepped, naive = kernels[0][name]
-    assert len(re.findall(r"^ +\w+_f32_lanes\(", stepped.text, re.M)) == BODIES[name][0]
-    assert "_f32_lanes" not in naive.text
+    assert len(re.findall(r"^ +\w+_f\d\d_lanes\(", stepped.text, re.M)) == BODIES[name][0]
+    assert "_lanes" not in naive.text
 
 
 @pytest.mark.parametrize("special", [False, True])

@@ -5,7 +5,7 @@ The idea: reduce the argument exactly, however large, then a polynomial in doubl
 This module does not know who calls them; the errors stand in `cmath`.
 """
 
-from tilewright.kernels.cmath_snippet import Snippet, horner
+from tilewright.kernels.cmath_snippet import Snippet, horner, in_roads
 from tilewright.kernels.cmath_wide import (
     ERF_LANES,
     ERF_LAST,
@@ -15,9 +15,57 @@ from tilewright.kernels.cmath_wide import (
     ROOT_TERMS,
 )
 
+_CIRCULAR = ("sin", "cos", "tan")
+_FAR = "!(__builtin_fabsf(x) < 1048576.0f)"  # as NaN is, which has the same bits by one road only
+
 TRIGONOMETRIC = (
     Snippet(
-        "quarter_turns",
+        "near_turns",
+        """\
+/* x = q pi/2 + r, |r| <= pi/4 (q modulo 4), by Cody and Waite: for |x| up to 2^20. */
+static inline double near_turns(float x, long *q) {
+    const double z = fused(x, 0.6366197723675814, 6755399441055744.0);
+    const double n = z - 6755399441055744.0;
+    *q = bits_f64(z) & 3;
+    return fused(n, -6.077100506506192e-11, fused(n, -1.5707963267341256, x));
+}
+static inline double sin_near(double r) {
+    const double s = r * r;
+    double q = -2.474892849631593e-8;
+    q = fused(q, s, 2.7555162797362567e-6);
+    q = fused(q, s, -1.9841262757122112e-4);
+    q = fused(q, s, 8.333333322794222e-3);
+    q = fused(q, s, -1.666666666660928e-1);
+    return fused(r * s, q, r);
+}
+static inline double cos_near(double r) {
+    const double s = r * r;
+    double q = -2.7159593784308546e-7;
+    q = fused(q, s, 2.4798724331195557e-5);
+    q = fused(q, s, -1.388887933888318e-3);
+    q = fused(q, s, 4.166666652173274e-2);
+    q = fused(q, s, -0.49999999999188255);
+    return fused(s, q, 1.0);
+}
+/* Of an angle of q quarter turns and r. */
+static inline float sin_of(float x, double r, long q) {
+    const double y = q & 1 ? cos_near(r) : sin_near(r);
+    const float z = (float)from_bits_f64(bits_f64(y) ^ (long)((unsigned long)(q & 2) << 62));
+    return x == 0.0f ? x : z;
+}
+static inline float cos_of(float x, double r, long q) {
+    const double y = q & 1 ? sin_near(r) : cos_near(r);
+    return (float)from_bits_f64(bits_f64(y) ^ (long)((unsigned long)((q + 1) & 2) << 62));
+}
+static inline float tan_of(float x, double r, long q) {
+    const double s = sin_near(r), c = cos_near(r);
+    const float y = (float)(q & 1 ? -c / s : s / c);
+    return x == 0.0f ? x : y;
+}""",
+        ("bits_f64", "fused"),
+    ),
+    Snippet(
+        "far_turns",
         """\
 /* Bits of 4/pi, each word 8 bits on from the one before. */
 static const unsigned int four_over_pi[24] = {
@@ -25,12 +73,10 @@ static const unsigned int four_over_pi[24] = {
     0x441529fc, 0x1529fc27, 0x29fc2757, 0xfc2757d1, 0x2757d1f5, 0x57d1f534, 0xd1f534dd, 0xf534ddc0,
     0x34ddc0db, 0xddc0db62, 0xc0db6295, 0xdb629599, 0x6295993c, 0x95993c43, 0x993c4390, 0x3c439041,
 };
-/* x = q pi/2 + r, |r| <= pi/4 (q modulo 4).  Up to 2^20 by Cody and Waite; beyond that the 24 bits
-   of x are multiplied by the 96 bits of 4/pi that matter (Payne and Hanek). */
-static inline double quarter_turns(float x, long *q) {
-    const double z = (double)x * 0.6366197723675814 + 6755399441055744.0;
-    const double n = z - 6755399441055744.0;
-    const double near = ((double)x - n * 1.5707963267341256) - n * 6.077100506506192e-11;
+/* The same for every x: beyond 2^20 the 24 bits of x are multiplied by the 96 bits of 4/pi that
+   matter (Payne and Hanek). */
+static inline double far_turns(float x, long *q) {
+    const double near = near_turns(x, q);
     const unsigned int b = (unsigned int)bits_f32(x) & 0x7fffffffu;
     const unsigned int at = (b >> 26) & 15u;
     const unsigned long m = (unsigned long)((b & 0x007fffffu) | 0x00800000u) << ((b >> 23) & 7u);
@@ -44,64 +90,29 @@ static inline double quarter_turns(float x, long *q) {
     const double under = (double)(int)((unsigned int)rest ^ 0x80000000u) + 2147483648.0;
     const double part = (top + under) * 3.4061215800304e-19;
     const int far = __builtin_fabsf(x) >= 1048576.0f;
-    *q = far ? (x < 0.0f ? -(long)whole : (long)whole) : bits_f64(z) & 3;
+    *q = far ? (x < 0.0f ? -(long)whole : (long)whole) : *q;
     const double r = far ? (x < 0.0f ? -part : part) : near;
     return __builtin_fabsf(x) < __builtin_inff() ? r : __builtin_nan("");
-}
-static inline double sin_near(double r) {
-    const double s = r * r;
-    double q = -2.474892849631593e-8;
-    q = q * s + 2.7555162797362567e-6;
-    q = q * s - 1.9841262757122112e-4;
-    q = q * s + 8.333333322794222e-3;
-    q = q * s - 1.666666666660928e-1;
-    return r + r * s * q;
-}
-static inline double cos_near(double r) {
-    const double s = r * r;
-    double q = -2.7159593784308546e-7;
-    q = q * s + 2.4798724331195557e-5;
-    q = q * s - 1.388887933888318e-3;
-    q = q * s + 4.166666652173274e-2;
-    q = q * s - 0.49999999999188255;
-    return 1.0 + s * q;
 }""",
-        ("bits_f32", "bits_f64"),
+        ("bits_f32", "near_turns"),
     ),
-    Snippet(
-        "sin_f32",
-        """\
-static inline float sin_f32(float x) {
+    *(
+        Snippet(
+            f"{name}_{road}",
+            f"""\
+static inline float {name}_{road}(float x) {{
     long q;
-    const double r = quarter_turns(x, &q);
-    const double y = q & 1 ? cos_near(r) : sin_near(r);
-    const float z = (float)(q & 2 ? -y : y);
-    return x == 0.0f ? x : z;
-}""",
-        ("quarter_turns",),
+    const double r = {turns}(x, &q);
+    return {name}_of(x, r, q);
+}}""",
+            (turns,),
+        )
+        for name in _CIRCULAR
+        for road, turns in (("near_f32", "near_turns"), ("f32", "far_turns"))
     ),
-    Snippet(
-        "cos_f32",
-        """\
-static inline float cos_f32(float x) {
-    long q;
-    const double r = quarter_turns(x, &q);
-    const double y = q & 1 ? sin_near(r) : cos_near(r);
-    return (float)((q + 1) & 2 ? -y : y);
-}""",
-        ("quarter_turns",),
-    ),
-    Snippet(
-        "tan_f32",
-        """\
-static inline float tan_f32(float x) {
-    long q;
-    const double r = quarter_turns(x, &q);
-    const double s = sin_near(r), c = cos_near(r);
-    const float y = (float)(q & 1 ? -c / s : s / c);
-    return x == 0.0f ? x : y;
-}""",
-        ("quarter_turns",),
+    *(
+        in_roads(f"{name}_f32", "float", _FAR, f"{name}_near_f32", (f"{name}_near_f32",))
+        for name in _CIRCULAR
     ),
     Snippet(
         "atan_wide",
@@ -110,20 +121,21 @@ static inline float tan_f32(float x) {
 static inline double atan_wide(double t) {
     const double s = t * t;
     double q = -2.754485353619769e-4;
-    q = q * s + 2.220615114316114e-3;
-    q = q * s - 8.409140699311894e-3;
-    q = q * s + 2.021925259419834e-2;
-    q = q * s - 3.557418419675399e-2;
-    q = q * s + 5.068068138647992e-2;
-    q = q * s - 6.377450134112428e-2;
-    q = q * s + 7.618175683187474e-2;
-    q = q * s - 9.077708935862777e-2;
-    q = q * s + 1.1109563977942888e-1;
-    q = q * s - 1.4285604442995145e-1;
-    q = q * s + 1.9999995897908288e-1;
-    q = q * s - 3.3333333272648213e-1;
-    return t + t * s * q;
+    q = fused(q, s, 2.220615114316114e-3);
+    q = fused(q, s, -8.409140699311894e-3);
+    q = fused(q, s, 2.021925259419834e-2);
+    q = fused(q, s, -3.557418419675399e-2);
+    q = fused(q, s, 5.068068138647992e-2);
+    q = fused(q, s, -6.377450134112428e-2);
+    q = fused(q, s, 7.618175683187474e-2);
+    q = fused(q, s, -9.077708935862777e-2);
+    q = fused(q, s, 1.1109563977942888e-1);
+    q = fused(q, s, -1.4285604442995145e-1);
+    q = fused(q, s, 1.9999995897908288e-1);
+    q = fused(q, s, -3.3333333272648213e-1);
+    return fused(t * s, q, t);
 }""",
+        ("fused",),
     ),
     Snippet(
         "atan_f32",
@@ -157,16 +169,17 @@ static inline float atan2_f32(float y, float x) {
 static inline double asin_wide(double t) {
     const double s = t * t;
     double q = 3.214743785283807e-2;
-    q = q * s - 3.0846045199060595e-3;
-    q = q * s + 1.874517991121314e-2;
-    q = q * s + 1.6445865485907367e-2;
-    q = q * s + 2.2476572830526276e-2;
-    q = q * s + 3.0374707104299584e-2;
-    q = q * s + 4.4643143323889856e-2;
-    q = q * s + 7.499999427792717e-2;
-    q = q * s + 1.666666667109255e-1;
-    return t + t * s * q;
+    q = fused(q, s, -3.0846045199060595e-3);
+    q = fused(q, s, 1.874517991121314e-2);
+    q = fused(q, s, 1.6445865485907367e-2);
+    q = fused(q, s, 2.2476572830526276e-2);
+    q = fused(q, s, 3.0374707104299584e-2);
+    q = fused(q, s, 4.4643143323889856e-2);
+    q = fused(q, s, 7.499999427792717e-2);
+    q = fused(q, s, 1.666666667109255e-1);
+    return fused(t * s, q, t);
 }""",
+        ("fused",),
     ),
     Snippet(
         "asin_f32",
@@ -222,24 +235,24 @@ static inline float erfc_f32(float x) {
     const double b = __builtin_fabs((double)x), a = b > 10.5 ? 10.5 : b;
     const double t = (a - 3.0) / (a + 3.0);
     double q = -1.996680634686951e-6;
-    q = q * t - 9.064259638426407e-6;
-    q = q * t + 5.21082703301797e-7;
-    q = q * t + 5.716289317702089e-5;
-    q = q * t - 2.1183120697268346e-5;
-    q = q * t - 3.678383687760263e-4;
-    q = q * t + 6.458830378810719e-4;
-    q = q * t + 1.6186913457069120e-3;
-    q = q * t - 9.75068775713842e-3;
-    q = q * t + 2.19577510219577e-2;
-    q = q * t - 2.3803913764820283e-2;
-    q = q * t - 1.0235388293610651e-2;
-    q = q * t + 9.902075370466228e-2;
-    q = q * t - 2.3092733309210384e-1;
-    q = q * t + 0.7160046047254482;
+    q = fused(q, t, -9.064259638426407e-6);
+    q = fused(q, t, 5.21082703301797e-7);
+    q = fused(q, t, 5.716289317702089e-5);
+    q = fused(q, t, -2.1183120697268346e-5);
+    q = fused(q, t, -3.678383687760263e-4);
+    q = fused(q, t, 6.458830378810719e-4);
+    q = fused(q, t, 1.6186913457069120e-3);
+    q = fused(q, t, -9.75068775713842e-3);
+    q = fused(q, t, 2.19577510219577e-2);
+    q = fused(q, t, -2.3803913764820283e-2);
+    q = fused(q, t, -1.0235388293610651e-2);
+    q = fused(q, t, 9.902075370466228e-2);
+    q = fused(q, t, -2.3092733309210384e-1);
+    q = fused(q, t, 0.7160046047254482);
     const double tail = q / (1.0 + a) * exp_wide(-a * a);
     const float y = (float)(x < 0.0f ? 2.0 - tail : tail);
     return x != x ? x : y;
 }""",
-        ("exp_wide",),
+        ("fused", "exp_wide"),
     ),
 )

@@ -1,4 +1,4 @@
-"""One C function as text, those that are cut into steps, and the views of floats as bits.
+"""One C function as text, those that are cut into steps or roads, and the views of floats as bits.
 
 The idea: what takes long is written as steps, from which two texts are made: the function, and one
 of many lanes that takes each step for all of them before the next.  A processor that looks at a few
@@ -59,14 +59,44 @@ def in_steps(
     return Snippet(name, plain, needs), Snippet(f"{name}_lanes", f"{head}{''.join(loops)}}}", needs)
 
 
-def lanes_head(name: str) -> str:
+def in_roads(
+    name: str, c: str, far: str, near: str, needs: tuple[str, ...], takes: Sequence[str] = ("x",)
+) -> Snippet:
+    """Return `void name_lanes(c *x, ..., long count)`, which replaces `count` elements of the first
+    array by what a function makes of them: by `name`, which is right everywhere, where any of them
+    is far off, and else by `near`, which is right for all others and has the same bits there.
+
+    c: the type of an element.  far: the condition of one argument, or one of each, that is far off.
+    """
+    read = "".join(f"        const {c} {one} = {one}_[l];\n" for one in takes)
+    arguments = ", ".join(f"{one}_[l]" for one in takes)
+    loop = "for (long l = 0; l < count; l++)"
+    text = f"""\
+{lanes_head(name, c, takes)}\
+    int far = 0;
+    {loop} {{
+{read}\
+        far |= {far};
+    }}
+    if (far)
+        {loop} x_[l] = {name}({arguments});
+    else
+        {loop} x_[l] = {near}({arguments});
+}}"""
+    return Snippet(f"{name}_lanes", text, (name, *needs))
+
+
+def lanes_head(name: str, c: str = "float", takes: Sequence[str] = ("x",)) -> str:
     """Return how a function of lanes begins: each call has a copy, for it knows the count.
+
+    takes: the arguments' names; the results stand in place of the first.
 
     From here on no loop that copies becomes a call, or moves of 16 bytes: wider vectors read what
     it writes, and would wait for it.
     """
     apart = '#pragma GCC optimize("no-tree-loop-distribute-patterns")'
-    head = f"static inline void {name}_lanes(float *x_, const long count) {{"
+    others = "".join(f"const {c} *{one}_, " for one in takes[1:])
+    head = f"static inline void {name}_lanes({c} *{takes[0]}_, {others}const long count) {{"
     return f"{apart}\n__attribute__((always_inline))\n{head}\n"
 
 
@@ -96,6 +126,18 @@ static inline double from_bits_f64(long i) {
     union { long i; double f; } u;
     u.i = i;
     return u.f;
+}""",
+    ),
+    Snippet(
+        "fused",
+        """\
+/* a b + c in as few roundings as the processor has at no price. */
+static inline double fused(double a, double b, double c) {
+#ifdef __FMA__
+    return __builtin_fma(a, b, c);
+#else
+    return a * b + c;
+#endif
 }""",
     ),
 )

@@ -12,18 +12,22 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from tilewright.base.dtypes import BOOL, F32
+from tilewright.base.dtypes import BOOL, F32, F64
 from tilewright.base.expr import Call, Const, Expr, Read, children, names, walk
 from tilewright.base.scalar import BY_NAME as FUNCTIONS
 from tilewright.kernels.body import Body, has_read
 from tilewright.kernels.conversion import convert
 from tilewright.kernels.expression import Printer, bound_to
-from tilewright.kernels.text import ATOM, Scope, Term
+from tilewright.kernels.text import ATOM, Scope, Term, c_type
 
 LONG = 8
 """Operations from which a function takes so long that others are worth computing meanwhile."""
-STEPPED = ("erf", "exp", "sigmoid", "tanh")
-"""Functions that are written in steps."""
+STEPPED = {
+    **dict.fromkeys(("erf", "exp", "sigmoid", "tanh", "sin", "cos", "tan"), (F32,)),
+    **dict.fromkeys(("fmod", "mod", "floordiv"), (F32, F64)),
+}
+"""Functions of lanes, written in steps or with a shorter road where no lane is far off, and the
+types that they are written for."""
 IVDEP = "#pragma GCC ivdep"
 FEW, MANY = 4, 16  # turns: the compiler writes out loops of so `MANY` before it looks for vectors
 FEW_AT_ONCE = f"#pragma GCC unroll {FEW}"
@@ -100,7 +104,9 @@ def stepped(
         if where is None and not printer.presence(value):
             _note(chosen, _chosen(value, lanes, ()))
         nodes = [node for part in (value, where, fill) if part is not None for node in walk(part)]
-        calls = [node for node in nodes if isinstance(node, Call) and _is_long(node, lanes)]
+        calls = [
+            node for node in nodes if isinstance(node, Call) and _is_long(printer, node, lanes)
+        ]
         reads = [node for node in nodes if isinstance(node, Read)]
         long = [one for one in reads if dear.get(printer.normal(Read(one.tensor, one.index)))]
         if not all(_takes_steps(printer, call) for call in calls):
@@ -154,12 +160,23 @@ def _chosen(
         yield from _chosen(part, lanes, given)
 
 
-def _is_long(call: Call, lanes: frozenset[str]) -> bool:
-    return FUNCTIONS[call.fn].flops >= LONG and not lanes.isdisjoint(names(call))
+def _is_long(printer: Printer, call: Call, lanes: frozenset[str]) -> bool:
+    if lanes.isdisjoint(names(call)):
+        return False
+    return FUNCTIONS[call.fn].flops >= LONG or _is_rest(printer, call)
+
+
+def _is_rest(printer: Printer, call: Call) -> bool:
+    """Say whether a call is a division of floats with a rest, which counts as one operation."""
+    return call.fn in ("fmod", "mod", "floordiv") and printer.held(call).kind == "float"
 
 
 def _takes_steps(printer: Printer, call: Call) -> bool:
-    return call.fn in STEPPED and has_read(call) and printer.held(call.args[0]) == F32
+    if call.fn not in STEPPED or not has_read(call):
+        return False
+    held = printer.held(call)
+    alike = all(isinstance(arg, Const) or printer.held(arg) == held for arg in call.args)
+    return alike and held in STEPPED[call.fn]
 
 
 def print_stepped(
@@ -184,19 +201,21 @@ def print_stepped(
         around.attach(inner, f"for (long {turn} = 0; {turn} < {lanes.block}; {turn}++)")
 
     for step in calls:
-        call, inner = step.call, opened()
-        term = convert(printer.value(call.args[0], inner), F32)
-        array, function = printer.fresh("lanes"), f"{call.fn}_f32_lanes"
+        call, inner, held = step.call, opened(), printer.held(step.call)
+        arrays = [printer.fresh("lanes") for _ in call.args]
+        function = f"{call.fn}_{held.name}_lanes"
         printer.used.add(function)
-        block.add(f"float {array}[{lanes.block}];")
-        inner.add(f"{array}[{turn}] = {term.text};")
+        for array, arg in zip(arrays, call.args, strict=True):
+            term = convert(printer.value(arg, inner), held)
+            block.add(f"{c_type(held)} {array}[{lanes.block}];")
+            inner.add(f"{array}[{turn}] = {term.text};")
         holds = [convert(printer.value(cond, block), BOOL).at(ATOM) for cond in step.given]
         around = block.inner() if holds else block
         attach(inner, around)
-        around.add(f"{function}({array}, {lanes.block});")
+        around.add(f"{function}({', '.join(arrays)}, {lanes.block});")
         if holds:
             block.attach(around, f"if ({' & '.join(holds)})")
-        known[call] = Term(f"{array}[{turn}]", F32, ATOM)
+        known[call] = Term(f"{arrays[0]}[{turn}]", held, ATOM)
     inner = opened()
     lanes.turn(inner)
     attach(inner, block)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from tilewright.base.dtypes import F32, F64, I8, I16, I32, I64, U8, DType
 from tilewright.kernels.cmath import SNIPPETS
-from tilewright.kernels.cmath_snippet import Snippet
+from tilewright.kernels.cmath_snippet import Snippet, in_roads
 
 _HALF = (
     Snippet(
@@ -57,8 +57,8 @@ static inline float uniform(unsigned long seed, unsigned long i) {
 )
 
 
-def _float_functions(dtype: DType) -> tuple[Snippet, ...]:
-    n, c, s = dtype.name, dtype.c, "f" if dtype == F32 else ""
+def _extremes(dtype: DType) -> tuple[Snippet, ...]:
+    n, c = dtype.name, dtype.c
     return (
         # NaN in either argument wins; a processor has one instruction for `best`.
         Snippet(
@@ -71,27 +71,66 @@ def _float_functions(dtype: DType) -> tuple[Snippet, ...]:
             f"static inline {c} min_{n}({c} a, {c} b) {{\n"
             f"    const {c} best = a < b ? a : b;\n    return a != a ? a : best;\n}}",
         ),
+    )
+
+
+def _rests(dtype: DType) -> tuple[Snippet, ...]:
+    """Return the rest of a division, exact: by one division where its quotient is short enough."""
+    n, c, s = dtype.name, dtype.c, "f" if dtype == F32 else ""
+    digits = 24 if dtype == F32 else 53
+    return (
+        Snippet(
+            f"fmod_near_{n}",
+            f"""\
+/* Where a / b is short of {digits} bits: it may round up to a whole number, but what is left then
+   has no more digits than b has, and is exact. */
+static inline int fmod_is_far_{n}({c} a, {c} b) {{
+    const {c} x = __builtin_fabs{s}(a), y = __builtin_fabs{s}(b);
+    return !(x < y * {1 << digits - 1}.0{s} && y < __builtin_inf{s}());
+}}
+static inline {c} fmod_near_{n}({c} a, {c} b) {{
+    const {c} x = __builtin_fabs{s}(a), y = __builtin_fabs{s}(b);
+    const {c} r = fma_{n}(-__builtin_trunc{s}(x / y), y, x);
+    return __builtin_copysign{s}(r < 0 ? r + y : r, a);
+}}""",
+            (f"fma_{n}",),
+        ),
         Snippet(
             f"fmod_{n}",
-            f"extern {c} fmod{s}({c}, {c});\n"
-            f"static inline {c} fmod_{n}({c} a, {c} b) {{ return fmod{s}(a, b); }}",
-        ),
-        Snippet(
-            f"mod_{n}",
             f"""\
+extern {c} fmod{s}({c}, {c});
+static inline {c} fmod_{n}({c} a, {c} b) {{
+    return fmod_is_far_{n}(a, b) ? fmod{s}(a, b) : fmod_near_{n}(a, b);
+}}""",
+            (f"fmod_near_{n}",),
+        ),
+    )
+
+
+def _floor_divisions(dtype: DType) -> tuple[Snippet, ...]:
+    """Return what is made of the rest, by both roads, and all divisions of blocks of lanes."""
+    n, c, s = dtype.name, dtype.c, "f" if dtype == F32 else ""
+    return (
+        *(
+            Snippet(
+                f"mod{road}_{n}",
+                f"""\
 /* a - floor(a / b) b, with the sign of b. */
-static inline {c} mod_{n}({c} a, {c} b) {{
-    const {c} r = fmod_{n}(a, b);
+static inline {c} mod{road}_{n}({c} a, {c} b) {{
+    const {c} r = fmod{road}_{n}(a, b);
     return r != 0 && (r < 0) != (b < 0) ? r + b : r;
 }}""",
-            (f"fmod_{n}",),
+                (f"fmod{road}_{n}",),
+            )
+            for road in ("", "_near")
         ),
-        Snippet(
-            f"floordiv_{n}",
-            f"""\
+        *(
+            Snippet(
+                f"floordiv{road}_{n}",
+                f"""\
 /* floor(a / b), found from the exact remainder so that a rounded quotient cannot be one off. */
-static inline {c} floordiv_{n}({c} a, {c} b) {{
-    const {c} r = fmod_{n}(a, b);
+static inline {c} floordiv{road}_{n}({c} a, {c} b) {{
+    const {c} r = fmod{road}_{n}(a, b);
     {c} q = (a - r) / b;
     q -= r != 0 && (r < 0) != (b < 0) ? 1 : 0;
     {c} whole = __builtin_floor{s}(q);
@@ -99,7 +138,20 @@ static inline {c} floordiv_{n}({c} a, {c} b) {{
     whole = q == 0 ? __builtin_copysign{s}(0, a / b) : whole;
     return b == 0 ? a / b : whole;
 }}""",
-            (f"fmod_{n}",),
+                (f"fmod{road}_{n}",),
+            )
+            for road in ("", "_near")
+        ),
+        *(
+            in_roads(
+                f"{name}_{n}",
+                c,
+                f"fmod_is_far_{n}(x, y)",
+                f"{name}_near_{n}",
+                (f"{name}_near_{n}",),
+                ("x", "y"),
+            )
+            for name in ("fmod", "mod", "floordiv")
         ),
     )
 
@@ -166,8 +218,8 @@ static inline {c} pow_{n}({c} a, {c} b) {{
 _TABLE = (
     *_HALF,
     _UNIFORM,
-    *_float_functions(F32),
-    *_float_functions(F64),
+    *_extremes(F32),
+    *_extremes(F64),
     *(snippet for dtype in (U8, I8, I16, I32, I64) for snippet in _int_functions(dtype)),
     Snippet(
         "stream",
@@ -209,6 +261,10 @@ static inline void streamed(void) {
     ),
     Snippet("malloc", "extern void *malloc(unsigned long);\nextern void free(void *);"),
     *SNIPPETS,
+    *_rests(F32),
+    *_floor_divisions(F32),
+    *_rests(F64),
+    *_floor_divisions(F64),
 )
 _BY_NAME = {snippet.name: snippet for snippet in _TABLE}
 
