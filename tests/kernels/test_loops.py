@@ -303,6 +303,43 @@ REFUSED: dict[str, tuple[dict[str, str], Callable[[LoopNest], LoopNest], str]] =
 }
 
 
+SKEWED = """a0: f32[6, 10]
+v0: f32[15]  y[i0+i1] += a0[i0<6, i1<10]
+-> v0
+for r0 in 0..6:
+  for c0 in 0..10:
+    v0(r0, c0)
+"""
+
+
+def test_loops_whose_terms_meet_across_cannot_change_places() -> None:
+    nest = parse(SKEWED)
+    verify(nest)
+    with pytest.raises(LoopError, match="the second would come first"):
+        reorder(nest, "r0", "c0")
+
+
+def test_definitions_move_into_the_loop_that_is_put_outside() -> None:
+    made = reorder(block(reorder(plain(SUM), "r0", "c0"), "c0", 4, "b", "l"), "l", "r0")
+    verify(made)
+    heads = [
+        str(type(item).__name__) + item.name
+        for item in walk(made.items)
+        if not isinstance(item, Do)
+    ]
+    assert heads == ["Loopb", "Loopr0", "Loopl", "Letc0", "Loopr0", "Loopl", "Letc0"]
+    for found, expected in interpreted(made, body(X, SUM), seed=1):
+        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_definitions_stay_where_the_bounds_of_the_loop_use_them() -> None:
+    nest = parse(
+        SKEWED.replace("0..10:", "d..10:").replace("  for c0", "  let d = r0 // 2\n  for c0")
+    )
+    with pytest.raises(LoopError, match="definitions cannot move into c0"):
+        reorder(nest, "r0", "c0")
+
+
 @pytest.mark.parametrize("name", list(REFUSED))
 def test_a_rewrite_that_does_not_apply_says_why(name: str) -> None:
     steps, rewrite, why = REFUSED[name]
@@ -360,10 +397,44 @@ WRONG |= {
         "before all its terms have come",
     ),
 }
+TILED = """a0: f32[6, 10]
+v0: f32[6]  y[i0<6] += a0[i0, i1<10]
+-> v0
+parallel r0 in 0..6:
+  sums s0[4]: f32 of v0
+  for b0 in 0..10 by 4:
+    lanes c0 in b0..min(b0 + 4, 10):
+      v0(r0, c0) into s0[c0-b0]
+  v0[r0] from s0
+"""
+OUTSIDE = ("9-c0", "b0-c0", "c0-b0+1", "c0-b0-1", "b0+4-c0", "b0+2-c0", "c0", "12-c0")
+for place in OUTSIDE:  # of four: the last ones lie beyond them, the others before them, or both
+    nest = parse(TILED.replace("s0[c0-b0]", f"s0[{place}]"))
+    WRONG[f"at {place}"] = nest, "does not fit into s0"
+SHORT = TILED.replace("s0[4]", "s0[2]").replace("b0..min(b0 + 4, 10)", "0..min(4, 6)")
+BELOW = TILED.replace("    lanes", "    let d = r0 - 5\n    lanes")
+WRONG |= {  # one of the ends, 5, is no end of what wraps; and a definition may be negative
+    "a place that wraps": (parse(SHORT.replace("c0-b0", "c0 % 4")), "does not fit into s0"),
+    "a place that is defined": (parse(BELOW.replace("c0-b0", "d")), "does not fit into s0"),
+}
+INSIDE = {
+    "c0-b0": 4,  # a tile with a tail
+    "b0-c0+3": 4,  # and turned around
+    "9-c0": 10,
+    "c0-b0+1": 5,
+}
 
 
 def test_the_verifier_takes_sums_that_are_right() -> None:
     verify(parse(SUMMED))
+
+
+@pytest.mark.parametrize(("place", "length"), INSIDE.items())
+def test_the_verifier_proves_places_in_tiles(place: str, length: int) -> None:
+    text = TILED.replace("s0[c0-b0]", f"s0[{place}]")
+    verify(parse(text.replace("s0[4]", f"s0[{length}]")))
+    with pytest.raises(LoopError, match="does not fit"):
+        verify(parse(text.replace("s0[4]", f"s0[{length - 1}]")))
 
 
 @pytest.mark.parametrize("name", list(WRONG))

@@ -39,13 +39,13 @@ rewrites one, `loops_c` prints one as C.
 This module does not know why a nest is cut as it is.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Literal
 
 from tilewright.base import algebra
 from tilewright.base.dtypes import DType
-from tilewright.base.expr import Call, Const, Expr, Read, names
+from tilewright.base.expr import Call, Const, Expr, Read, Sym, names, substitute
 from tilewright.base.sizes import larger, least_of, same
 from tilewright.kernels.body import Body
 from tilewright.kernels.reduce import BEST
@@ -266,3 +266,50 @@ def _limits(item: Loop | Let, known: Mapping[str, int]) -> tuple[int, int] | Non
     if same(*first) and type(low) is type(high) is int:  # a whole number of steps on
         high = low + (high - low) // item.step * item.step
     return low, high
+
+
+def fits(place: Expr, length: int, path: Sequence[Loop | Let], known: Mapping[str, int]) -> bool:
+    """Say whether a place is proved to lie below a length, none negative, be it for what the bounds
+    of the loops around it have to do with each other.
+
+    path: the loops and definitions around it, outermost first.
+    """
+    lows, highs = {place}, {place}
+    hidden = {item.name for item in path}.difference(known)  # these may be negative
+    for item in reversed(path):
+        lows |= {end for low in lows for end in _ends(low, item, "max", known, hidden)}
+        highs |= {end for high in highs for end in _ends(high, item, "min", known, hidden)}
+    limits = [
+        [algebra.bounds(algebra.simplify(e, known), known) for e in es if not hidden & names(e)]
+        for es in (lows, highs)
+    ]
+    return any(limit and least_of(limit[0]) >= 0 for limit in limits[0]) and any(
+        limit and least_of(length - limit[1]) > 0 for limit in limits[1]
+    )
+
+
+def _ends(
+    place: Expr, item: Loop | Let, fn: str, known: Mapping[str, int], hidden: Set[str]
+) -> set[Expr]:
+    """Return what a place that depends on a name is at least (`fn` max), or at most (min), by the
+    name's bounds: a place that falls as the name grows is least at the name's last value.
+
+    hidden: names of which nothing is known.
+    """
+    if item.name not in names(place):
+        return set()
+    if isinstance(item, Let):
+        return {substitute(place, {item.name: item.value})}
+    if hidden & names(place):
+        return set()
+    flat = algebra.simplify(place, known)  # an end may lie beyond where this is the same
+    steps = algebra.affine(flat)[1]
+    step = steps.get(Sym(item.name), 0)
+    inside = any(item.name in names(atom) for atom in steps if atom != Sym(item.name))
+    if inside or type(step) is not int or step == 0:
+        return set()
+    if (step > 0) is (fn == "max"):
+        ends = parts(item.low, "max")
+    else:
+        ends = tuple(Call("sub", (part, Const(1))) for part in parts(item.high, "min"))
+    return {substitute(flat, {item.name: end}) for end in ends}

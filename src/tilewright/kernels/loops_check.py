@@ -31,6 +31,7 @@ from tilewright.kernels.loops import (
     Loop,
     LoopNest,
     Sums,
+    fits,
     parts,
     ranges,
     used_names,
@@ -198,31 +199,12 @@ def _verify_slot(nest: LoopNest, item: Item, path: Path, known: Mapping[str, int
     home = next(
         one for one in walk(nest.items) if isinstance(one, Sums | Buffer) and one.name == name
     )
-    if home.formula != formula or not _fits(place, home.length, path, known):
+    if home.formula != formula or not fits(place, home.length, path, known):
         raise LoopError(
             f"{formula} does not fit into {name}",
             expected=f"{home.formula}, from 0 to before {home.length}",
             found=f"{formula} at {show_expr(place)}",
         )
-
-
-def _fits(place: Expr, length: int, path: Path, known: Mapping[str, int]) -> bool:
-    """Say whether a place is proved to lie below a length, be it for what the bounds of a loop
-    have to do with each other."""
-    low, high = {place}, {place}
-    for item in path:
-        if isinstance(item, Loop) and item.name in names(place):
-            lows, highs = parts(item.low, "max"), parts(item.high, "min")
-            low |= {substitute(place, {item.name: part}) for part in lows}
-            last = (Call("sub", (part, Const(1))) for part in highs)
-            high |= {substitute(place, {item.name: part}) for part in last}
-    limits = [
-        [algebra.bounds(algebra.simplify(expr, known), known) for expr in ends]
-        for ends in (low, high)
-    ]
-    return any(limit and least_of(limit[0]) >= 0 for limit in limits[0]) and any(
-        limit and least_of(length - limit[1]) > 0 for limit in limits[1]
-    )
 
 
 def _verify_complete(read: Access, written: Sequence[Access], known: Mapping[str, int]) -> None:

@@ -9,7 +9,7 @@ This module does not know which rewrites make a kernel fast.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, takewhile
 
 from tilewright.base import algebra
 from tilewright.base.errors import LoopError
@@ -27,7 +27,7 @@ from tilewright.kernels.loops import (
     used_names,
     walk,
 )
-from tilewright.kernels.loops_check import accesses, meeting
+from tilewright.kernels.loops_check import Access, accesses, meeting
 from tilewright.kernels.rewriting import (
     begins_at_zero,
     count_of,
@@ -172,8 +172,8 @@ def reorder(nest: LoopNest, outer: str, inner: str) -> LoopNest:
           for b in 0..10:               for a in 0..6:
             S(a, b)                       S(a, b)
 
-    No element may take terms of both loops: it would meet them in another order.  Loops of the name
-    that do not hold the other one stay.
+    Definitions before the inner loop come along.  No element may take terms of both loops: it would
+    meet them in another order.  Loops of the name that do not hold the other one stay.
     """
 
     known = ranges(nest.items)
@@ -183,18 +183,25 @@ def reorder(nest: LoopNest, outer: str, inner: str) -> LoopNest:
     def new(first: Loop) -> tuple[Item, ...]:
         if not any(one is first for one in holding):
             return (first,)
-        second = _only_loop(first, inner, "reorder")
+        before = takewhile(lambda item: isinstance(item, Let), first.items)
+        lets = tuple(item for item in before if isinstance(item, Let))
+        second = _only_loop(replace(first, items=first.items[len(lets) :]), inner, "reorder")
+        _without(second, lets)
         for access in accesses(nest, second):
-            if not any(a is first and b is second for a, b in pairwise(access.path)):
+            around = [item for item in access.path if item not in lets]
+            if not any(a is first and b is second for a, b in pairwise(around)):
                 continue
-            if not any(access.tells(loop, known) for loop in (first, second)):
+            at = access.path.index(first)
+            turned = (*access.path[:at], second, first, *lets, *access.path[at + len(lets) + 2 :])
+            both = access, replace(access, path=turned)  # neither is given by the other
+            if not any(map(Access.tells, both, (first, second), (known, known))):
                 raise LoopError(
                     f"{outer} and {inner} cannot change places",
                     expected="each element to meet its terms in the same order",
                     found=f"({outer}=0, {inner}=1) and ({outer}=1, {inner}=0) both come to "
                     f"{access.element.tensor}, and the second would come first",
                 )
-        return (replace(second, items=(replace(first, items=second.items),)),)
+        return (replace(second, items=(replace(first, items=(*lets, *second.items)),)),)
 
     return rewritten(nest, outer, new)
 
@@ -349,6 +356,17 @@ def _only_loop(outer: Loop, name: str, verb: str) -> Loop:
             found=f"{inner.kind} {name} in {show_expr(inner.low)}..{show_expr(inner.high)}",
         )
     return inner
+
+
+def _without(inner: Loop, lets: Sequence[Let]) -> None:
+    """Raise LoopError where the bounds of a loop use definitions that are to move into it."""
+    used = used_names(inner) & {let.name for let in lets}
+    if used:
+        raise LoopError(
+            f"definitions cannot move into {inner.name}",
+            expected=f"bounds of {inner.name} without {', '.join(sorted(used))}",
+            found=f"{show_expr(inner.low)}..{show_expr(inner.high)}",
+        )
 
 
 def _defined(let: Let, items: tuple[Item, ...], extents: Mapping[str, int]) -> tuple[Item, ...]:
