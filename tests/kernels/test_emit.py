@@ -316,7 +316,7 @@ BODIES: dict[str, tuple[Any, ...]] = {
     ),
     # Columns.
     "colsum": ({"x": "f32[300, 70]"}, {"y": "f32[70]: y[j<70] += x[i<300, j]"}),
-    "colmax": ({"x": "f32[30, 9, 70]"}, {"y": "f32[30, 70]: y[b<30, j<70] max= x[b, i<9, j]"}),
+    "colmax": ({"x": "f32[30, 9, 270]"}, {"y": "f32[30, 270]: y[b<30, j<270] max= x[b, i<9, j]"}),
     # Gather and scatter.
     "embedding": (
         {"w": "f32[7, 40]", "t": "i64[3, 4]"},

@@ -24,7 +24,18 @@ from tilewright.base.sizes import greatest_of, nominal
 from tilewright.kernels.body import volume
 from tilewright.kernels.far import next_row, results
 from tilewright.kernels.keep import KEEP_BYTES, element_of, wanted_later
-from tilewright.kernels.loops import Buffer, Loop, LoopNest, Sums, columns_of, named, parts, phases
+from tilewright.kernels.lanes import has_steps
+from tilewright.kernels.loops import (
+    Buffer,
+    Loop,
+    LoopNest,
+    Sums,
+    columns_of,
+    named,
+    parts,
+    phases,
+    used_names,
+)
 from tilewright.kernels.narrow import narrow
 from tilewright.kernels.pointwise import schedule_pointwise, shared
 from tilewright.kernels.reduce import BEST
@@ -38,6 +49,8 @@ from tilewright.kernels.sums import sum_type
 LANES = 32  # accumulators of a reduction along a row
 TILES = (1024, 512, 256, 128, 64)  # accumulators of a unit across rows
 ENOUGH = 16  # units for all threads
+AT_ONCE = 4  # terms that a row's accumulator takes between being loaded and stored
+WIDE = 256  # rows side by side from which it is worth it: fewer are read best as they follow
 
 
 def schedule_region(nest: LoopNest, region: Region) -> LoopNest:
@@ -242,7 +255,40 @@ def schedule_columns(nest: LoopNest, region: Region) -> LoopNest:
     for group in phases(region):  # after all: the results of a tile are made of the whole lane
         names = (*columns_of(region, group[0]), lane)
         nest = _narrowed(nest, names, [statement.name for statement in group])
+    for at, group in enumerate(phases(region)):
+        nest = _several_at_once(nest, region, group, at)
     return vectorize(nest, lane)
+
+
+def _several_at_once(nest: LoopNest, region: Region, group: list[Statement], at: int) -> LoopNest:
+    """Let each row take several terms while its accumulator is in a register, in their order.
+
+    ::
+
+        for c0 in 0..96:             -->    for b0 in 0..96 by 4:
+          for r0 in m..m + 64:                for r0 in m..m + 64:
+            v0(r0, c0) into s0[r0-m]            for l0 in 0..4:
+                                                  let c0 = b0 + l0
+                                                  v0(r0, c0) into s0[r0-m]
+
+    What takes long is left alone, as its steps are for lanes that hold no loop; so is `argmax=`,
+    whose choices the compiler makes vectors of for one term at a time alone.
+    """
+    columns, of = columns_of(region, group[0]), [statement.name for statement in group]
+    extents = dict(region.extents)
+    chosen = any(not one.is_reduction or one.formula.op in BEST for one in group)
+    if not columns or chosen or has_steps(nest.body) or nominal(extents[region.lane]) < WIDE:
+        return nest
+    inner = columns[-1]
+    ends = [(loop.low, loop.high) for loop in named(nest, inner) if only(of, loop)]
+    length = extents[inner]
+    if ends != [(Const(0), Const(length))] or type(length) is not int or length < AT_ONCE:
+        return nest
+    rows = (loop for loop in named(nest, region.lane) if only(of, loop))
+    if any(inner in used_names(loop) for loop in rows):  # which term is present depends on both
+        return nest
+    nest = block(nest, inner, AT_ONCE, f"b{at}", f"l{at}", of=of)
+    return reorder(nest, f"l{at}", region.lane)
 
 
 def _in_tiles(nest: LoopNest, region: Region, others: list[str], tile: int) -> LoopNest:
