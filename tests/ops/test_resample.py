@@ -73,3 +73,44 @@ def test_an_infinite_gradient_reaches_only_the_elements_that_were_read() -> None
     expected = torch.zeros(1, 1, 6, 6)
     expected[0, 0, 2:4, 2:4] = torch.inf
     assert torch.equal(gradient, expected)
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
+@pytest.mark.parametrize(
+    "size", [{"scale_factor": 2}, {"scale_factor": 2.3}, {"scale_factor": 3}, {"size": (10, 28)},
+             {"size": (5, 7)}, {"scale_factor": 1.5}, {"size": (205, 287)}], ids=str
+)  # fmt: skip
+def test_the_nearest_elements_are_those_of_eager(size: dict[str, float], last: bool) -> None:
+
+    def resize(x: torch.Tensor) -> torch.Tensor:
+        return F.interpolate(x, mode="nearest", **size)  # type: ignore[arg-type]
+
+    x = torch.randn(2, 3, 5, 7)
+    x = x.to(memory_format=torch.channels_last) if last else x
+    weight = torch.randn_like(resize(x))
+    expected = value_and_gradient(resize, x, weight)
+    found = value_and_gradient(tw.compile(resize, x), x, weight)
+    assert torch.equal(found[0], expected[0])
+    assert found[0].stride() == expected[0].stride()
+    torch.testing.assert_close(found[1], expected[1], rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 2), (1, 2, 2, 3, 4)], ids=["line", "solid"])
+@pytest.mark.parametrize("scale", [1.2, 2, 2.3, 3])
+def test_lines_and_solids_have_the_nearest_elements(shape: tuple[int, ...], scale: float) -> None:
+
+    def resize(x: torch.Tensor) -> torch.Tensor:
+        return F.interpolate(x, scale_factor=scale)
+
+    x = torch.randn(shape)
+    assert torch.equal(tw.compile(resize, x)(x), resize(x))
+
+
+def test_places_in_float64_are_rounded_in_float64() -> None:
+
+    def resize(x: torch.Tensor) -> torch.Tensor:
+        return F.interpolate(x, size=164)
+
+    for dtype in (torch.float32, torch.float64):  # in one of them, 82 * (2 / 164) is below 1
+        x = torch.randn(1, 1, 2, dtype=dtype)
+        assert torch.equal(tw.compile(resize, x)(x), resize(x))

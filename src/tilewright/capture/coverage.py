@@ -42,7 +42,7 @@ LEFT: dict[str, tuple[str, str]] = {
     "aten.sym_storage_offset.default": (ABSENT, _SIZES),
     "aten.sym_stride.int": (ABSENT, _SIZES),
     "aten.atan2.out": (ABSENT, "a functional graph writes into no operand"),
-    "aten.upsample_nearest2d.vec": (ABSENT, "torch makes it an index by rows that are constants"),
+    "aten.upsample_nearest2d.vec": (ABSENT, "it repeats elements, or reads them by constant rows"),
     "aten._native_batch_norm_legit.default": (ABSENT, "its functional form arrives"),
     "aten._embedding_bag.default": (LIBRARY, "where bags end depends on values"),
     "aten.masked_scatter.default": (LIBRARY, "where an element lands depends on those before it"),

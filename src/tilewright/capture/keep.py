@@ -6,9 +6,11 @@ itself differentiates through its decomposition may be decomposed: the gradient 
 This module does not know the trace that it steers.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from operator import truediv
 from typing import Any
 
+import numpy as np
 import torch
 from torch._prims_common import suggest_memory_format
 from torch.overrides import TorchFunctionMode
@@ -51,6 +53,9 @@ _WHOLE = (
 
 # Whole where they draw no masks between their layers; else one call for each layer.
 _RECURRENT = ("lstm.input", "gru.input", "rnn_tanh.input", "rnn_relu.input")
+
+# Repeated where an image grows by whole factors; else an index by rows that are constants.
+_NEAREST = ("upsample_nearest1d.vec", "upsample_nearest2d.vec", "upsample_nearest3d.vec")
 
 # Their tag says that they draw random numbers; as they are kept, they do not.
 QUIET = frozenset(
@@ -127,6 +132,7 @@ def overrides() -> dict[torch._ops.OpOverload, _Override]:
     library()
     table: dict[torch._ops.OpOverload, _Override] = {_overload(name): _whole for name in _WHOLE}
     table |= {_overload(name): _recurrent(_overload(name)) for name in _RECURRENT}
+    table |= {_overload(name): _nearest(_overload(name)) for name in _NEAREST}
     table[_overload("dropout.default")] = _dropout
     table[_overload("scaled_dot_product_attention.default")] = _attention
     return table
@@ -174,6 +180,47 @@ def _recurrent(operator: torch._ops.OpOverload) -> _Override:
         return (input, *(torch.cat(kept) for kept in last))
 
     return keep
+
+
+def _nearest(operator: torch._ops.OpOverload) -> _Override:
+    """Repeat each element along each dim, where eager's own places are these elements."""
+    otherwise = operator.py_kernels[torch._C.DispatchKey.CompositeImplicitAutograd]
+
+    def resize(
+        input: torch.Tensor,
+        output_size: Sequence[int] | None,
+        scale_factors: Sequence[float] | None,
+    ) -> Any:
+        before, scales = input.shape[2:], scale_factors or ()
+        after = output_size or list(map(_scaled, before, scales))
+        if not all(type(size) is int and size > 0 for size in (*before, *after)):
+            return otherwise(input, output_size, scale_factors)
+        steps = [1 / scale for scale in scales] or list(map(truediv, before, after))
+        real = np.float64 if input.dtype == torch.float64 else np.float32
+        factors = list(map(_factor, before, after, (real(step) for step in steps)))
+        if not all(factors):
+            return otherwise(input, output_size, scale_factors)
+        made = input
+        for dim, factor in enumerate(factors, start=2):
+            made = made.repeat_interleave(factor, dim) if factor > 1 else made
+        made = made.clone() if made is input else made
+        return made.contiguous(memory_format=suggest_memory_format(input))
+
+    return resize
+
+
+def _scaled(size: int, scale: float) -> int:
+    scaled: int = torch.sym_int(size * scale)
+    return scaled
+
+
+def _factor(before: int, after: int, step: np.floating[Any]) -> int:
+    """Return how many times each element stands in a row, 0 where eager's rounding, in the type
+    of `step`, does not repeat each as often."""
+    places = np.floor(np.arange(after, dtype=step.dtype) * step)
+    factor = after // before
+    repeated = factor * before == after and np.array_equal(places, np.arange(after) // factor)
+    return factor if repeated else 0
 
 
 def _dropout(input: torch.Tensor, p: float, train: bool) -> torch.Tensor:
