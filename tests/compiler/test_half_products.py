@@ -68,6 +68,78 @@ def test_what_follows_a_product_reads_it_rounded() -> None:
     assert torch.equal(alone(a, b, bias), made)
 
 
+def linear(x: Tensor, w: Tensor, bias: Tensor) -> Tensor:
+    return nn.functional.linear(x, w, bias)
+
+
+def added(x: Tensor, w: Tensor, bias: Tensor) -> Tensor:
+    return torch.addmm(bias, x, w.mT)
+
+
+def batched(x: Tensor, w: Tensor, bias: Tensor) -> Tensor:
+    return torch.baddbmm(bias, x[None], w.mT[None])[0]
+
+
+def is_sum_rounded_once(found: Tensor, x: Tensor, w: Tensor, bias: Tensor) -> bool:
+    """Say whether a linear is its exact value, rounded, but for what sums in float32 lose."""
+    bits = {torch.bfloat16: 9, torch.float16: 12}[found.dtype]
+    exact = x.double() @ w.double().mT + bias.double()
+    sizes = x.double().abs() @ w.double().abs().mT + bias.double().abs()
+    half = torch.ldexp(torch.ones_like(exact), exact.frexp().exponent - bits)
+    return bool(((found.double() - exact).abs() <= half + sizes * 2.0**-18).all())
+
+
+@pytest.mark.parametrize("options", [OWN, tw.Options()], ids=["own", "library"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("function", [linear, added, batched])
+def test_a_bias_joins_the_sum_before_it_is_rounded(
+    function: Callable[..., Tensor], dtype: torch.dtype, options: tw.Options
+) -> None:
+    for at, (rows, terms, columns) in enumerate(((17, 64, 65), (1, 40, 24), (20, 1, 33))):
+        x, w = numbers(rows, terms), numbers(columns, terms, seed=1)
+        addends = (columns,), (rows, columns), (rows, 1)
+        addend = numbers(*addends[0 if function is linear else at], seed=2)
+        given = tuple(tensor.to(dtype) for tensor in (x, w, addend))
+        found = tw.compile(function, *given, options=options)(*given)
+        assert is_sum_rounded_once(found, *given), (rows, terms, columns)
+
+        def relu(*given: Tensor) -> Tensor:
+            return torch.relu(function(*given))
+
+        follows = tw.compile(relu, *given, options=options)(*given)
+        assert torch.equal(follows, torch.relu(found))
+
+
+@pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4"])
+def test_a_bias_joins_the_sum_for_any_processor(target: str) -> None:
+    given = numbers(30, 500), numbers(70, 500, seed=1), numbers(70, seed=2)
+    options = tw.Options(library=False, target=runnable(target))
+    found = tw.compile(linear, *given, options=options)(*given)
+    assert is_sum_rounded_once(found, *given)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_linear_and_its_derivatives_are_as_exact_as_eager_s(dtype: torch.dtype) -> None:
+    x, w, bias = (
+        numbers(*shape, seed=k).to(dtype) for k, shape in enumerate(((9, 5, 40), (24, 40), (24,)))
+    )
+    given = tuple(tensor.requires_grad_() for tensor in (x, w, bias))
+    wide = tuple(tensor.detach().double().requires_grad_() for tensor in given)
+    dy = numbers(9, 5, 24, seed=3).to(dtype)
+    ours = torch.autograd.grad(tw.compile(linear, *given)(*given), given, dy)
+    theirs = torch.autograd.grad(linear(*given), given, dy)
+    exact = torch.autograd.grad(linear(*wide), wide, dy.double())
+    for one, other, truth in zip(ours, theirs, exact, strict=True):
+        assert (one.double() - truth).norm() <= 1.02 * (other.double() - truth).norm()
+    plain = tuple(tensor.detach() for tensor in given)
+    _, changed = tw.jvp(linear, plain, tuple(map(torch.ones_like, plain)))
+    truth = linear(torch.ones_like(wide[0]), wide[1], torch.ones_like(wide[2]))
+    truth = truth + nn.functional.linear(wide[0], torch.ones_like(wide[1]))
+    torch.testing.assert_close(changed.double(), truth.detach(), rtol=2e-2, atol=4e-2)
+    rows = tw.vmap(linear, in_dims=(0, None, None))(*plain)
+    assert torch.equal(rows, tw.compile(linear, *plain)(*plain))
+
+
 def test_small_products_are_ours_and_equal_eager_s() -> None:
     a, b = numbers(32, 64), numbers(64, 128, seed=1)
     compiled = tw.compile(torch.matmul, a, b)

@@ -1,7 +1,8 @@
 """Matrix products that are added to what is there, as a scan over chunks of rows sums them.
 
 The idea: BLAS adds a product to a matrix in one call, and in place where the sum is a carry; a
-kernel of ours makes the product alone, and a pointwise one the sum.
+kernel of ours makes the product alone, and a pointwise one the sum; in half types one kernel makes
+both, as what is rounded in between would be lost.
 
 This module does not know why there is a sum.
 """
@@ -11,9 +12,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tilewright.base.expr import Call, Const, Read, Sym, reads
-from tilewright.compiler.contraction import arranged, as_matrices, operands_of, product_in
+from tilewright.compiler.contraction import arranged, as_matrices, drop, operands_of, product_in
+from tilewright.compiler.epilogue import place_product
 from tilewright.graph.ir import FORMULA, Formula, Loop, Node, Value
 from tilewright.graph.notation import normal
+from tilewright.kernels import is_rounded
 from tilewright.program import LibraryCall, View
 
 if TYPE_CHECKING:
@@ -28,6 +31,11 @@ def place_accumulated(assembly: "Assembly", node: Node) -> bool:
     found = product_in(node)
     if found is None or not found.onto:
         return False
+    if is_rounded(node.output.type.dtype):
+        if place_product(assembly, node):
+            return True
+        if not assembly.options.library:
+            return False  # a product apart would be rounded, then its sum: plain loops round once
     value, sources = node.output, operands_of(node)
     result, before = assembly.place(value), assembly.places[sources[found.onto].name]
     groups = (found.batch, found.m, found.n)
@@ -39,10 +47,13 @@ def place_accumulated(assembly: "Assembly", node: Node) -> bool:
         return True
     left, right = (assembly.places[sources[r.tensor].name] for r in (found.left, found.right))
     call = as_matrices(found, left, right, result, assembly.gathered, _none)
-    if before != result:
-        assembly.copy(before, result, "what a product is added to")
     target = _ONTO[str(call.by)]
-    inputs = (call.output, *call.inputs)
+    onto = arranged(before, found.target, groups)
+    if onto is None:
+        assembly.copy(before, result, "what a product is added to")
+        onto = arranged(result, found.target, groups)
+        assert onto is not None, "it was asked for"
+    inputs = (onto if found.batch else drop(onto), *call.inputs)
     slots = (("%", 0), ("%", 1), ("%", 2))
     step = LibraryCall(target, slots, (), inputs, (call.output,), origin=node.origin)
     assembly.steps.append(step)

@@ -98,6 +98,8 @@ def place_contraction(assembly: "Assembly", node: Node, follow: Follow | None = 
     tiling, hoist, why = decided
     if follow and tiling and follow(found, (left, right), tiling, hoist, why):
         return True
+    if found.onto:
+        return False
     if tiling and is_rounded(dtype):  # nothing would round the sums
         if not assembly.options.library:
             return False
@@ -430,7 +432,7 @@ def as_matrices(
         out = View(scratch((*batch, *m, *n)).buffer, shape, contiguous(shape), 0)
     if batch:
         return MatrixCall("aten.bmm.out", (a, b), out, direct)
-    return MatrixCall("aten.mm.out", (_drop(a), _drop(b)), _drop(out), direct)
+    return MatrixCall("aten.mm.out", (drop(a), drop(b)), drop(out), direct)
 
 
 def _operand(view: View, index: Sequence[Expr], groups: Groups, gather: Gather) -> View:
@@ -483,7 +485,8 @@ def _volume(loops: Sequence[Loop]) -> int:
     return math.prod(fixed(loop.extent) for loop in loops)
 
 
-def _drop(view: View) -> View:
+def drop(view: View) -> View:
+    """Return a view without its first dim."""
     return replace(view, shape=view.shape[1:], strides=view.strides[1:])
 
 

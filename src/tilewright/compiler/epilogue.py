@@ -11,8 +11,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tilewright.base.expr import Const, Read, Sym
-from tilewright.compiler.contraction import as_product, place_contraction
+from tilewright.base.expr import Call, Const, Expr, Read, Sym
+from tilewright.compiler.contraction import as_product, operands_of, place_contraction
 from tilewright.compiler.slices import Hoist, nowhere
 from tilewright.compiler.strided import dense_view, is_contiguous, row_major
 from tilewright.compiler.winograd import place_winograd
@@ -41,11 +41,7 @@ def place_product(assembly: "Assembly", node: Node) -> bool:
     type_ = node.output.type
     if not is_rounded(type_.dtype) or any(type(extent) is not int for extent in type_.shape):
         return place_contraction(assembly, node)
-    loops = tuple(Loop(f"i{dim}", extent) for dim, extent in enumerate(type_.shape))
-    index = tuple(Sym(loop.name) for loop in loops)
-    copy = normal(Formula(("x",), loops, index, "=", Read("x", index), type_))
-    x, y = Value("x", type_), Value("y", type_)
-    body = Graph("round", (x,), (Node(FORMULA, (x,), (y,), formula=copy),), (y,))
+    body = Graph("alone", (node.output,), (), (node.output,))
     after = Node(FUSED, (node.output,), node.outputs, graphs=(body,), origin=node.origin)
     return place_contraction(assembly, node, partial(_place_both, assembly, node, after))
 
@@ -83,6 +79,8 @@ def _place_both(
     operands: where the product's lie.  tiling, hoist, why: of its kernel.
     """
     dtype = node.output.type.dtype
+    if is_rounded(dtype):
+        after = _after_sums(assembly, node, after, product.onto)
     trial = as_product(product, dtype, *operands, dense_view(node.output.type), row_major, nowhere)
     others = tuple(assembly.places[value.name] for value in after.inputs[1:])
     epilogue = _epilogue(product, after, others, turned=trial.turned)
@@ -108,6 +106,34 @@ def _place_both(
     reason = f"{made.recipe}, and {names} of blocks in cache: {made.name}{why}"
     assembly.decide(after, "kernel", reason, made.flops, made.bytes)
     return True
+
+
+def _after_sums(assembly: "Assembly", node: Node, after: Node, onto: str) -> Node:
+    """Return what follows the sums of a product in a half type: what they are added to is added,
+    they are rounded, and that is what `after` reads.
+
+    onto: the operand of the product's formula that its sums are added to, "" if there is none.
+    """
+    body = after.graphs[0]
+    rounded = body.inputs[0]
+    type_ = rounded.type
+    sums = Value(assembly.fresh("sums"), replace(type_, dtype=type_.dtype.compute))
+    loops = tuple(Loop(f"i{dim}", extent) for dim, extent in enumerate(type_.shape))
+    index = tuple(Sym(loop.name) for loop in loops)
+    read: tuple[str, ...] = ("s",)
+    inner: tuple[Value, ...] = (sums,)
+    outer: tuple[Value, ...] = (node.output,)
+    value: Expr = Read("s", index)
+    if onto:
+        addend = operands_of(node)[onto]
+        read, outer = (*read, "e"), (*outer, addend)
+        inner = (*inner, Value(assembly.fresh("addend"), addend.type))
+        value = Call("add", (value, Read("e", index)))
+    formula = normal(Formula(read, loops, index, "=", value, type_))
+    first = Node(FORMULA, inner, (rounded,), formula=formula)
+    inputs = (*inner, *body.inputs[1:])
+    made = replace(body, inputs=inputs, nodes=(first, *body.nodes))
+    return replace(after, inputs=(*outer, *after.inputs[1:]), graphs=(made,))
 
 
 def _home(assembly: "Assembly", node: Node, after: Node) -> int | None:

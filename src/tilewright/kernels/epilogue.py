@@ -14,7 +14,6 @@ from tilewright.base.expr import Expr, Read, Sym, names
 from tilewright.graph import notation
 from tilewright.graph.ir import Graph
 from tilewright.kernels.body import Body, canonical, static_extents, static_shape, volume
-from tilewright.kernels.conversion import rounded
 from tilewright.kernels.emit import bytes_of, flops_of, memory_of
 from tilewright.kernels.expression import Memory, Printer
 from tilewright.kernels.layout import merged, offsets
@@ -33,9 +32,10 @@ PRODUCT = "a0"
 class Epilogue:
     """Pointwise formulas over a product: its outputs have the product's shape and loops.
 
-    graph: its first input is the product.  strides: of inputs that are not contiguous.  rows,
-    columns: the product's dims that its kernel's rows (batches among them) and columns run through,
-    outermost first; dims of one element may be left out.  There is more than one column.
+    graph: its first input is the product, of half types its sums.  strides: of inputs that are not
+    contiguous.  rows, columns: the product's dims that its kernel's rows (batches among them) and
+    columns run through, outermost first; dims of one element may be left out.  There is more than
+    one column.
     """
 
     graph: Graph
@@ -78,7 +78,7 @@ def print_epilogue(epilogue: Epilogue) -> Following | None:
         *filter(None, (print_support(printer.used),)),
         *(f"/* then {name}: {_shown(body, name)} */" for name, _ in body.formulas),
         "typedef struct { char **p; long before; } KERNEL_with;",
-        f"static void KERNEL_then(const void *with, const {product.dtype.compute.c} *sums,",
+        f"static void KERNEL_then(const void *with, const {product.dtype.c} *sums,",
         "    long step, long top, long bottom, long left, long right)",
         "{",
         "    const KERNEL_with *const given = (const KERNEL_with *)with;",
@@ -153,15 +153,10 @@ def _print_range(
         across.add(f"const long last = right - v + at, end = last < {length} ? last : {length};")
         _decode(across, columns[:-1], extents)
     loop = across.inner(inner)
-    first, *others = region.statements
-    dtype = printer.memory[PRODUCT].dtype
-    element = Term(f"sums[row + {at}]", dtype.compute)
+    first = region.statements[0]
+    element = Term(f"sums[row + {at}]", printer.memory[PRODUCT].dtype)
     index = tuple(first.bound(entry) for entry in first.formula.index)
-    if not others and first.formula.value == Read(PRODUCT, first.formula.index):
-        made = Read(first.name, index)  # a copy is rounded where it is stored
-    else:
-        made, element = Read(PRODUCT, index), rounded(element, dtype, printer.used)
-    printer.define(printer.normal(made), element, loop)
+    printer.define(printer.normal(Read(PRODUCT, index)), element, loop)
     for statement in region.statements:
         store(printer, statement, outputs, loop)
     across.add("#pragma GCC ivdep")

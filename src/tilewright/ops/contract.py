@@ -6,8 +6,12 @@ a bias is one pointwise addition after it.
 This module does not know convolutions (`window`) or attention.
 """
 
+from tilewright.base.expr import Const, Read, Sym
+from tilewright.base.sizes import same
 from tilewright.graph.build import Builder
-from tilewright.graph.ir import Value
+from tilewright.graph.ir import Dim, Formula, Loop, TensorType, Value
+from tilewright.graph.notation import normal
+from tilewright.graph.total import fixed
 from tilewright.ops.nest import index, limited, loops, one_dim, sizes
 from tilewright.ops.operator import Attrs, Operator, Types, sample, write
 
@@ -29,23 +33,57 @@ def _linear(types: Types, _: Attrs) -> str | None:
 
 def _linear_bias(builder: Builder, inputs: tuple[Value, ...], _: Attrs) -> tuple[Value, ...]:
     x, weight, bias = inputs
-    product = write(builder, "y[..., o] += x[..., k] * w[o, k]", x=x, w=weight, name="product")
+    body = "y[..., o] += x[..., k] * w[o, k]"
+    if is_half(x):
+        shape = (*x.type.shape[:-1], weight.type.shape[0])
+        return (_onto(builder, body, bias, shape, "linear", {"x": x, "w": weight}),)
+    product = write(builder, body, x=x, w=weight, name="product")
     return (write(builder, "y[..., o] = p[..., o] + b[o]", p=product, b=bias, name="linear"),)
 
 
 def _addmm(builder: Builder, inputs: tuple[Value, ...], attrs: Attrs) -> tuple[Value, ...]:
     x, a, b = inputs
-    product = write(
-        builder, "y[..., m, n] += a[..., m, k] * b[..., k, n]", a=a, b=b, name="product"
-    )
+    body = "y[..., m, n] += a[..., m, k] * b[..., k, n]"
     alpha, beta = attrs["alpha"], attrs["beta"]
     assert isinstance(alpha, int | float) and isinstance(beta, int | float), "two numbers"
+    if alpha == beta == 1 and is_half(a):
+        shape = (*a.type.shape[:-1], b.type.shape[-1])
+        return (_onto(builder, body, x, shape, "addmm", {"a": a, "b": b}),)
+    product = write(builder, body, a=a, b=b, name="product")
     scaled = "p[...]" if alpha == 1 else "alpha * p[...]"
     added = "x[...]" if beta == 1 else "beta * x[...]"
     if beta == 0:  # torch does not read x at all: NaN in it does not spread
         return (write(builder, f"y[...] = {scaled}", p=product, alpha=alpha, name="addmm"),)
     body = f"y[...] = {added} + {scaled}"
     return (write(builder, body, x=x, p=product, alpha=alpha, beta=beta, name="addmm"),)
+
+
+def is_half(value: Value) -> bool:
+    """Say whether a value's type is not that which sums of it have."""
+    return value.type.dtype != value.type.dtype.compute
+
+
+def _onto(
+    builder: Builder,
+    body: str,
+    addend: Value,
+    shape: tuple[Dim, ...],
+    name: str,
+    operands: dict[str, Value],
+) -> Value:
+    """Add a product to what is broadcast: one sum, which half types round once, as torch does."""
+    if addend.type.shape != shape:
+        loops = tuple(Loop(f"i{dim}", extent) for dim, extent in enumerate(shape))
+        target = tuple(Sym(loop.name) for loop in loops)
+        kept = target[len(shape) - addend.type.rank :]
+        index = tuple(
+            Const(0) if same(fixed(size), 1) else entry
+            for entry, size in zip(kept, addend.type.shape, strict=True)
+        )
+        type_ = TensorType(shape, addend.type.dtype)
+        spread = normal(Formula(("x",), loops, target, "=", Read("x", index), type_))
+        addend = builder.formula(spread, addend, name="addend")
+    return write(builder, f"{body} from e", {**operands, "e": addend}, name=name)
 
 
 def _cross(types: Types, attrs: Attrs) -> str:

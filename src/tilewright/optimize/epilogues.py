@@ -88,14 +88,20 @@ def parted(node: Node) -> tuple[Node, Node] | None:
 
 
 def _is_product(node: Node, types: Types) -> bool:
-    """Say whether a node is a matrix product of fixed size."""
+    """Say whether a node is a matrix product of fixed size, and of half types what it is added to.
+
+    There the kernel rounds after that; of other types the sum is one more formula that follows.
+    """
     if node.formula is None:
         return False
     extents = [loop.extent for loop in node.formula.loops]
     if not all(type(extent) is int and extent > 0 for extent in extents):
         return False
     found = classify_contraction(over_values(node), types)
-    return found is not None and found.is_matrix and not found.onto
+    if found is None or not found.is_matrix:
+        return False
+    dtype = node.output.type.dtype
+    return not found.onto or dtype != dtype.compute
 
 
 def _joined(product: Node, reader: Node, types: Types) -> Node | None:
