@@ -64,6 +64,16 @@ TABULATED = {
         """%x = {y[t<9, p<3, d<4] = e[n[t], p, d]}(%e, %n) : f32[9, 3, 4]
         %y = {y[t<9, p<3, j<5] += x[t, p, k<4] * w[j, k]}(%x, %w) : f32[9, 3, 5]""",
     ),
+    "a bias that the sums are added to": (
+        f'{INPUTS}, %b : f32[5] buffer "b"',
+        f"""{ROWS} %z = {{y[t<9, j<5] = b[j]}}(%b) : f32[9, 5]
+        %y = {{y[t<9, j<5] += x[t, k<4] * w[j, k] from z}}(%x, %w, %z) : f32[9, 5]""",
+    ),
+    "one number that the sums are added to": (
+        f'{INPUTS}, %b : f32[1] buffer "b"',
+        f"""{ROWS} %z = {{y[j<5, t<9] = b[0]}}(%b) : f32[5, 9]
+        %y = {{y[j<5, t<9] += w[j, k<4] * x[t, k] from z}}(%w, %x, %z) : f32[5, 9]""",
+    ),
 }
 LEFT = {
     "a table that changes": (f"%e : f32[7, 4], {WEIGHT}, %n : i64[9]", f"{ROWS} {PRODUCT}"),
@@ -116,6 +126,16 @@ LEFT = {
     "what is added to something": (
         f"{INPUTS}, %z : f32[9, 5]",
         f"{ROWS} %y = {{y[t<9, j<5] += x[t, k<4] * w[j, k] from z}}(%x, %w, %z) : f32[9, 5]",
+    ),
+    "an addend of each row's own": (
+        f'{INPUTS}, %b : f32[9] buffer "b"',
+        f"""{ROWS} %z = {{y[t<9, j<5] = b[t]}}(%b) : f32[9, 5]
+        %y = {{y[t<9, j<5] += x[t, k<4] * w[j, k] from z}}(%x, %w, %z) : f32[9, 5]""",
+    ),
+    "a bias that changes": (
+        f"{INPUTS}, %b : f32[5]",
+        f"""{ROWS} %z = {{y[t<9, j<5] = b[j]}}(%b) : f32[9, 5]
+        %y = {{y[t<9, j<5] += x[t, k<4] * w[j, k] from z}}(%x, %w, %z) : f32[9, 5]""",
     ),
     "the table itself, more than four times as high as wide": (
         '%e : f32[17, 4] parameter "e", %n : i64[9]',

@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from tilewright.base.expr import Const, Expr, Read, Sym, names, reads, transform
 from tilewright.graph import build
 from tilewright.graph.classify import classify_contraction, product_of
-from tilewright.graph.compose import compose, over_values, types_of
+from tilewright.graph.compose import compose, over_values, rename_operands, types_of
 from tilewright.graph.ir import FORMULA, Formula, Graph, Loop, Node, TensorType, Value
 from tilewright.graph.total import Types
 from tilewright.graph.views import bytes_of, is_pointwise, is_reduction, reduced
-from tilewright.optimize.rewriting import with_formula
+from tilewright.optimize.rewriting import moved, with_formula
 from tilewright.optimize.staying import is_worth_keeping, staying
 
 MOST = 64 << 20
@@ -35,7 +35,8 @@ class TabulateProducts:
                                                                   %y = {y[t<9, j<8] = p[n[t], j]}
 
     Table and weight are parameters or buffers that no run updates, and the table's product is worth
-    keeping (`staying`) and no larger than MOST.  Each sum has the same terms, in the same order.
+    keeping (`staying`) and no larger than MOST.  What the sums are added to, if anything, is a
+    bias, which every row has, and stays too.  Each sum has the same terms, in the same order.
     """
 
     name: str = "tabulate_products"
@@ -52,7 +53,13 @@ class TabulateProducts:
             if found is None:
                 nodes.append(node)
                 continue
-            whole, rows = found
+            whole, base, rows = found
+            if base is not None:
+                spread = Value(chooser.fresh(f"{node.output.name}_base"), base.type)
+                blank = Node(FORMULA, (), (spread,), origin=node.origin)
+                nodes.append(with_formula(blank, base, types))
+                types = {**types, spread.name: spread.type}
+                whole = replace(whole, fill=Read(spread.name, ()))
             table = Value(chooser.fresh(f"{node.output.name}_table"), whole.type)
             blank = Node(FORMULA, (), (table,), origin=node.origin)
             nodes.append(with_formula(blank, whole, types))
@@ -62,13 +69,12 @@ class TabulateProducts:
 
 def _tabulated(
     node: Node, made: Mapping[str, Node], types: Types, stay: frozenset[str]
-) -> tuple[Formula, Callable[[str], Formula]] | None:
-    """Return the product of the table that a product takes rows of, and what reads rows of it, by
-    its name; None where it takes none, or where the product of the whole is not worth keeping."""
+) -> tuple[Formula, Formula | None, Callable[[str], Formula]] | None:
+    """Return the product of the table that a product takes rows of, what that is added to, and what
+    reads rows of it, by its name; None where it takes none, or where the product of the whole is
+    not worth keeping."""
     formula = node.formula
     if formula is None or formula.op != "+=" or not is_reduction(formula):
-        return None
-    if formula.fill != Const(0):  # what the sums are added to is no part of a table's product
         return None
     product = over_values(node)
     for value in node.inputs:
@@ -85,7 +91,38 @@ def _tabulated(
         return None
     if bytes_of(whole.type) > MOST:
         return None
-    return whole, lambda name: _rows(product, table, Read(name, whole.index))
+    base = None
+    if whole.fill != Const(0):
+        base = _base(product, whole, made, stay)
+        if base is None:
+            return None
+    return whole, base, lambda name: _rows(product, table, Read(name, whole.index))
+
+
+def _base(
+    product: Formula, whole: Formula, made: Mapping[str, Node], stay: frozenset[str]
+) -> Formula | None:
+    """Return what the product of a table is added to; None where a row has an addend of its own.
+
+    Every row has the same where it is a bias, spread over the rows.
+    """
+    assert isinstance(product.fill, Read), "it is added to an operand"
+    maker = made.get(product.fill.tensor)
+    if maker is None or maker.formula is None or not is_pointwise(maker.formula):
+        return None
+    spread = over_values(maker)
+    if not isinstance(spread.value, Read) or spread.value.tensor not in stay:
+        return None
+    places = dict(zip(spread.index, product.index, strict=True))
+    columns = {entry: Sym(f"i{dim}") for dim, entry in enumerate(whole.index) if dim}
+    index: list[Expr] = []
+    for entry in spread.value.index:
+        place = columns.get(places.get(entry, entry))
+        if place is None and entry != Const(0):
+            return None
+        index.append(Const(0) if place is None else place)
+    made_of = moved(whole.type, tuple(index))
+    return rename_operands(made_of, {"x": spread.value.tensor})
 
 
 def _through(product: Formula, operand: str, made: Mapping[str, Node], types: Types) -> Formula:
@@ -142,7 +179,8 @@ def _rows(product: Formula, table: Read, whole: Read) -> Formula:
     (row,) = (entry for entry in table.index if reads(entry))
     gone = {loop.name for loop in reduced(product)}
     loops = tuple(loop for loop in product.loops if loop.name not in gone)
-    return replace(product, loops=loops, op="=", value=Read(whole.tensor, (row, *whole.index[1:])))
+    value = Read(whole.tensor, (row, *whole.index[1:]))
+    return replace(product, loops=loops, op="=", value=value, fill=Const(0))
 
 
 def _replaced(value: Expr, old: Read, new: Read) -> Expr:
