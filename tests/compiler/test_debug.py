@@ -1,8 +1,13 @@
 """Debug mode: also where random numbers are drawn, which go on afterwards as if nothing was."""
 
+from collections.abc import Callable
+
+import pytest
 import torch
 
 import tilewright as tw
+from tilewright.capture import capture
+from tilewright.compiler.debug import compare_with_eager
 
 
 def test_dropout_and_rand_agree_with_eager_in_debug_mode() -> None:
@@ -22,3 +27,37 @@ def test_debug_mode_runs_behind_torch_compile() -> None:
     x = torch.randn(3, 4)
     compiled = torch.compile(net, backend="tilewright", options={"check": "eager"})
     torch.testing.assert_close(compiled(x), net(x))
+
+
+@pytest.mark.parametrize(
+    ("fn", "allowed"),
+    [
+        (lambda x: x.double().sum(0), [1e-10, 1e-10]),
+        (lambda x: x.exp().double().sum(0), [1e-4, 1e-4, 1e-4]),
+        (lambda x: x.half().exp().float(), [1e-2, 1e-2, 1e-2]),
+        (lambda x: x.exp().argmax(0), [1e-4, 0.0]),
+    ],
+)
+def test_what_is_computed_from_rounded_values_may_be_as_far_off_as_they_are(
+    fn: Callable[[torch.Tensor], torch.Tensor], allowed: list[float]
+) -> None:
+    x = torch.randn(5, 4)
+    captured = capture(fn, x)
+    found = compare_with_eager(captured.graph, captured.bind((x,), {}))
+    assert [item.tolerance for item in found] == allowed
+    assert all(item.agrees for item in found)
+
+
+def test_sums_in_float64_of_rounded_images_agree_with_eager_in_debug_mode() -> None:
+    torch.manual_seed(0)
+    conv = torch.nn.Conv2d(3, 8, 3, padding=1, bias=False)
+    net = torch.nn.Sequential(conv, torch.nn.BatchNorm2d(8))
+    step = tw.train_step(
+        net,
+        lambda y, t: ((y - t) ** 2).mean(),
+        torch.optim.SGD(net.parameters(), lr=0.1),
+        *(batch := (torch.randn(4, 3, 8, 8), torch.randn(4, 8, 8, 8))),
+        options=tw.Options(check="eager"),
+    )
+    before = step(*batch)
+    assert step(*batch) < before
