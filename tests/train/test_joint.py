@@ -94,7 +94,7 @@ class ByTheOracle:
 def by_the_oracle(
     net: nn.Module, optimizer: torch.optim.Optimizer, clip_norm: float | None = None
 ) -> TrainStep:
-    compiler = cast(Compiler, lambda graph, _: ByTheOracle(graph))
+    compiler = cast(Compiler, lambda graph, *_: ByTheOracle(graph))
     return TrainStep(net, mean_square, optimizer, batch(0), clip_norm, Options(), compiler)
 
 

@@ -39,9 +39,6 @@ def lying_of(graph: Graph, inputs: Sequence[Input], results: Sequence[Result]) -
 
     Where sizes vary all lies row by row: to look at them would be to assume something of them.
     """
-    if any(type(dim) is not int for value in graph.inputs for dim in value.type.shape):
-        return ROW_BY_ROW
-    given = {k: item.strides for k, item in enumerate(inputs)}
     made: dict[int, Strides] = {}
     for result in results:
         match result:
@@ -49,10 +46,20 @@ def lying_of(graph: Graph, inputs: Sequence[Input], results: Sequence[Result]) -
                 made[output] = strides
             case ViewOfOutput(output=output, base_strides=strides):
                 made[output] = strides
+    return lying_as(graph, {k: item.strides for k, item in enumerate(inputs)}, made)
+
+
+def lying_as(
+    graph: Graph, given: Mapping[int, Strides], made: Mapping[int, Strides] | None = None
+) -> Lying:
+    """Return how a graph lies whose inputs, and outputs, have these strides, by position; what an
+    input is updated to lies as it does."""
+    if any(type(dim) is not int for value in graph.inputs for dim in value.type.shape):
+        return ROW_BY_ROW
     positions = {value.name: k for k, value in enumerate(graph.inputs)}
-    for name, output in graph.updates:
-        made[output] = given.get(positions[name], ())
-    return _of_use(graph, Lying(_otherwise(graph.inputs, given), _otherwise(graph.outputs, made)))
+    updated = {output: given.get(positions[name], ()) for name, output in graph.updates}
+    outputs = _otherwise(graph.outputs, {**(made or {}), **updated})
+    return _of_use(graph, Lying(_otherwise(graph.inputs, given), outputs))
 
 
 def lying_apart(parts: Split, whole_: Lying, wanted: Sequence[int]) -> tuple[Lying, Lying]:

@@ -69,6 +69,12 @@ class Training:
     clocks: tuple[int, ...]
     scaled: bool = False
 
+    @property
+    def owners(self) -> dict[int, str]:
+        """For the position of each input that is state of a parameter, that parameter's name."""
+        slots = [update.parameter for update in self.moved for _ in update.slots]
+        return dict(enumerate(slots, len(self.graph.inputs) - len(slots)))
+
 
 def training_graph(
     forward: Graph,

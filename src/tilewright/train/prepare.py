@@ -18,13 +18,14 @@ from tilewright.base.errors import CaptureError, ShapeError
 from tilewright.base.interpreter import uncollected
 from tilewright.capture import Captured, capture_to_run
 from tilewright.compiler import Built
+from tilewright.compiler.lying import Lying, lying_as
 from tilewright.graph.build import names, rename
 from tilewright.graph.ir import Graph, Role
 from tilewright.optimize import RollLoops
 from tilewright.train import optimizers
 from tilewright.train.active import Active
 from tilewright.train.chance import draws_from_torch, seeded_by
-from tilewright.train.joint import Update, training_graph
+from tilewright.train.joint import Training, Update, training_graph
 
 LossFunction = Callable[..., torch.Tensor]
 
@@ -55,7 +56,7 @@ def prepare(
     scaled: bool,
     accumulate: int,
     masks: Callable[[Graph], Graph],
-    build: Callable[[Graph], Built],
+    build: Callable[[Graph, Lying], Built],
 ) -> Active:
     """Compile the step for what module and optimizer are now; nothing is computed or changed.
 
@@ -81,7 +82,7 @@ def prepare(
     return Active(
         captured,
         training,
-        build(training.graph),
+        build(training.graph, _lying(captured, training)),
         settings,
         tuple(owners[update.parameter] for update in training.moved),
         any(update.begins for update in training.moved),
@@ -91,6 +92,19 @@ def prepare(
         tuple(torch.zeros((), dtype=torch.float64) for _ in training.rates),
         [0.0 for _ in training.rates],
     )
+
+
+def _lying(captured: Captured, training: Training) -> Lying:
+    """Return how all that a step reads and moves lies in memory: state as its parameter does."""
+    seen = zip(captured.graph.inputs, captured.inputs, strict=True)
+    strides = {value.name: item.strides for value, item in seen}
+    owners = training.owners
+    lies = {
+        at: strides[owner]
+        for at, value in enumerate(training.graph.inputs)
+        if (owner := owners.get(at, value.name)) in strides
+    }
+    return lying_as(training.graph, lies)
 
 
 def _first_part(batch: Sequence[Any], parts: int) -> Sequence[Any]:

@@ -17,6 +17,7 @@ from torch.amp.grad_scaler import GradScaler
 from tilewright.base.errors import CheckpointError, OptionError
 from tilewright.compiler import Built, Options, begin_usual, build
 from tilewright.compiler.debug import check_against_eager
+from tilewright.compiler.lying import ROW_BY_ROW, Lying
 from tilewright.graph.ir import Graph
 from tilewright.program import Program
 from tilewright.train import optimizers
@@ -26,8 +27,13 @@ from tilewright.train.interrupts import uninterrupted
 from tilewright.train.joint import without_updates
 from tilewright.train.prepare import LossFunction, Objective, prepare
 
-Compiler = Callable[[Graph, Options], Built]
+Compiler = Callable[[Graph, Options, Lying], Built]
 _SEED_MASK = 2**63 - 1
+
+
+def _built(graph: Graph, options: Options, lying: Lying) -> Built:
+    """Compile a step; one that is compared node by node with eager's has all row by row."""
+    return build(graph, options, lying=ROW_BY_ROW if options.check else lying)
 
 
 def train_step(
@@ -84,7 +90,7 @@ class TrainStep:
         batch: Sequence[Any],
         clip_norm: float | None,
         options: Options,
-        compiler: Compiler = build,
+        compiler: Compiler = _built,
         scaler: GradScaler | None = None,
         accumulate: int = 1,
     ) -> None:
@@ -262,7 +268,7 @@ class TrainStep:
             scaled=self.scaler is not None,
             accumulate=self.accumulate,
             masks=seed_masks if self.options.random == "" else _as_drawn,
-            build=lambda graph: self.compiler(graph, self.options),
+            build=lambda graph, lying: self.compiler(graph, self.options, lying),
         )
         if made.seed is not None and self.seed is None:
             self.seed = int(torch.empty((), dtype=torch.int64).random_())
