@@ -225,7 +225,7 @@ LITTLE = 6
 MUCH = 1000
 """Likewise where nobody asks whether a team is faster; what is shorter is measured as it runs."""
 MOVED, COMPUTED = 16384, 100_000
-"""Elements, and operations, of a microsecond: a core makes 90,000 (AVX2) to 250,000 of a product."""
+"""Elements, and operations, of a microsecond; of products a core makes 90,000 (AVX2) to 250,000."""
 ALONE, AWAKE, SHORT, ALWAYS = range(4)
 """What a stretch is worth: one thread, a team that is awake, one where that was faster, any team;
 so `segments.c` has it."""
