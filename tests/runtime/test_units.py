@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from tilewright.kernels.support import SUPPORT, print_support
 from tilewright.program import KernelSource
 from tilewright.runtime import find_toolchain
 from tilewright.runtime.toolchain import build
@@ -102,3 +103,33 @@ def test_what_it_declares_it_may_share() -> None:
     assert len(made) == 1
     assert next(iter(made.values())).count("extern int abs") == 1
     assert run(kernels) == [0, 2, 4, 6, 8]
+
+
+def test_what_stands_behind_a_pragma_is_its_own() -> None:
+    before = (
+        '/* of its own */\n#pragma GCC optimize("O1")\n__attribute__((always_inline))\n'
+        "static inline int value(void) {{\n    return {};\n}}\n"
+    )
+    kernels = [kernel(f"k{i}", before.format(i)) for i in range(5)]
+    assert len(units(kernels)) == 1
+    assert run(kernels) == [0, 1, 2, 3, 4]
+
+
+def test_what_it_asks_of_the_compiler_ends_with_it() -> None:
+    value = "{ volatile double x = 1; return x + 1e20 - 1e20 == 1; }"
+    lost = f"static int value(void) {value}\n"
+    kernels = [kernel("a", f'#pragma GCC optimize("fast-math")\n{lost}'), kernel("b", lost)]
+    assert len(units(kernels)) == 1
+    assert run(kernels) == [1, 0]
+
+
+def test_whatever_support_kernels_have_they_may_share_a_text() -> None:
+    """Two kernels for every function that is printed into kernels: each has its own."""
+    texts: dict[str, str] = {}
+    for name in SUPPORT:
+        support = f"{print_support([name])}\nstatic int value(void) {{ return 5; }}\n"
+        pair = [kernel(f"{name}_{which}", support) for which in "ab"]
+        made = units(pair)
+        assert len(made) == 1 or len(pair[0].text) > ENOUGH, name
+        texts |= made
+    assert build(find_toolchain(), texts) is not None

@@ -266,7 +266,8 @@ static inline void streamed(void) {
     *_rests(F64),
     *_floor_divisions(F64),
 )
-_BY_NAME = {snippet.name: snippet for snippet in _TABLE}
+SUPPORT = {snippet.name: snippet for snippet in _TABLE}
+"""All that kernels may be given, by name."""
 
 
 def print_support(used: Iterable[str]) -> str:
@@ -277,5 +278,5 @@ def print_support(used: Iterable[str]) -> str:
         name = waiting.pop()
         if name not in needed:
             needed.add(name)
-            waiting.extend(_BY_NAME[name].needs)
+            waiting.extend(SUPPORT[name].needs)
     return "\n".join(snippet.text for snippet in _TABLE if snippet.name in needed)

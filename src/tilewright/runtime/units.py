@@ -3,8 +3,9 @@
 The idea: to start a compiler costs as much as a small kernel or two, so a text takes kernels until
 it is long enough to be worth a start.  What a kernel defines for itself is named after its place in
 the text: each is compiled as if it stood alone, while of functions that several call a compiler
-puts fewer in their place.  Types and declarations that are the same stand once.  Which kernels
-share a text follows from their order alone, so that a cache knows it again.
+puts fewer in their place; what it asks of the compiler ends with it.  Types and declarations that
+are the same stand once.  Which kernels share a text follows from their order alone, so that a cache
+knows it again.
 
 This module does not know what a kernel computes.
 """
@@ -22,10 +23,12 @@ Unit = tuple[str, str]
 """What a text is called while it is compiled, and the text."""
 
 _MACROS = re.compile(r"^\s*#\s*(?:define|undef|include)\b", re.MULTILINE)
+_PRAGMA = re.compile(r"^\s*#\s*pragma\b.*$", re.MULTILINE)
 _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 _ATTRIBUTE = re.compile(r"__attribute__\s*\(\((?:[^()]|\([^()]*\))*\)\)")
 _BRACES = re.compile(r"\{[^{}]*\}")
 _NAME = re.compile(r"(\w+)\W*$")
+_BEGIN, _END = "#pragma GCC push_options", "#pragma GCC pop_options"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +92,9 @@ def _joined(kernels: Sequence[_Parts]) -> Unit:
         lines += [text for name, text in kernel.shared.items() if name not in told]
         told |= kernel.shared.keys()
         lines += [f"#define {name} {name}_of_{number}" for name in kernel.local]
-        lines += [kernel.own, *(f"#undef {name}" for name in kernel.local)]
+        asks = _PRAGMA.search(kernel.own) is not None
+        own = (_BEGIN, kernel.own, _END) if asks else (kernel.own,)
+        lines += [*own, *(f"#undef {name}" for name in kernel.local)]
     return f"kernels {', '.join(kernel.name for kernel in kernels)}", "\n".join(lines)
 
 
@@ -104,13 +109,13 @@ def _parts(kernel: KernelSource) -> _Parts | None:
         name = _defined(text)
         if name is None:
             return None
-        words = _COMMENT.sub(" ", text).split()
-        if words[0] in ("typedef", "extern"):
+        first = _plain(text).split()[0]
+        if first in ("typedef", "extern"):
             if shared.setdefault(name, text) != text:
                 return None
             continue
         own.append(text)
-        if words[0] == "static" and name not in local:
+        if first == "static" and name not in local:
             local.append(name)
     return _Parts(kernel.name, shared, "\n".join(own), tuple(local))
 
@@ -130,10 +135,15 @@ def _definitions(text: str) -> Iterator[str]:
 
 def _defined(text: str) -> str | None:
     """Return the name that is defined or declared at file scope; None where that is not clear."""
-    code = _ATTRIBUTE.sub(" ", _COMMENT.sub(" ", text))
+    code = _plain(text)
     while (plain := _BRACES.sub(" ", code)) != code:
         code = plain
     if "{" in code or "}" in code or "/*" in code:
         return None
     found = _NAME.search(re.split(r"[(\[=;]", code)[0])
     return None if found is None else found[1]
+
+
+def _plain(text: str) -> str:
+    """Return what is defined or declared, without comments, attributes and pragmas."""
+    return _ATTRIBUTE.sub(" ", _PRAGMA.sub(" ", _COMMENT.sub(" ", text)))
