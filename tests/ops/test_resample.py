@@ -106,6 +106,44 @@ def test_lines_and_solids_have_the_nearest_elements(shape: tuple[int, ...], scal
     assert torch.equal(tw.compile(resize, x)(x), resize(x))
 
 
+@pytest.mark.parametrize(
+    ("size", "scale", "last", "dtype", "mode"),
+    [
+        ((3, 8), (2.1, 1.7), False, torch.bfloat16, "nearest"),  # small: a size that doubles
+        ((6, 34), (1.7, 2.001), True, torch.float64, "nearest"),
+        ((44, 2), (1.0, 1.2), True, torch.float64, "nearest"),
+        ((43, 33), (1.1, 3.7), False, torch.float64, "nearest-exact"),
+        ((43, 33), (1.1, 3.7), True, torch.float64, "nearest-exact"),
+        ((3, 40), (2.3, 3.7), False, torch.float32, "nearest"),  # large, and by the scale then
+        ((3, 40), (2.3, 3.7), True, torch.float32, "nearest"),  # pixel by pixel
+        ((5, 8), (3.0, 1.0), True, torch.uint8, "nearest-exact"),
+    ],
+)
+def test_places_are_those_of_the_kernel_that_eager_takes(
+    size: tuple[int, int], scale: tuple[float, float], last: bool, dtype: torch.dtype, mode: str
+) -> None:
+
+    def resize(x: torch.Tensor) -> torch.Tensor:
+        return F.interpolate(x, scale_factor=scale, mode=mode)  # type: ignore[arg-type]
+
+    x = torch.randint(0, 200, (2, 5, *size)).to(dtype)
+    x = x.to(memory_format=torch.channels_last) if last else x
+    found = tw.compile(resize, x)(x)
+    assert torch.equal(found, resize(x))
+    assert found.stride() == resize(x).stride()
+
+
+def test_places_are_those_of_eager_where_sizes_vary() -> None:
+
+    def resize(x: torch.Tensor) -> torch.Tensor:
+        return F.interpolate(x, scale_factor=2.3)
+
+    varying = torch.compile(resize, backend="tilewright", dynamic=True)
+    for size in ((6, 7), (4, 3), (60, 70), (3, 70)):
+        x = torch.randn(2, 5, *size)
+        assert torch.equal(varying(x), resize(x))
+
+
 def test_places_in_float64_are_rounded_in_float64() -> None:
 
     def resize(x: torch.Tensor) -> torch.Tensor:

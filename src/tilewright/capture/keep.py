@@ -7,13 +7,14 @@ This module does not know the trace that it steers.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from operator import truediv
 from typing import Any
 
-import numpy as np
 import torch
 from torch._prims_common import suggest_memory_format
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
 
 from tilewright.capture.custom_ops import library
 
@@ -56,6 +57,7 @@ _RECURRENT = ("lstm.input", "gru.input", "rnn_tanh.input", "rnn_relu.input")
 
 # Repeated where an image grows by whole factors; else an index by rows that are constants.
 _NEAREST = ("upsample_nearest1d.vec", "upsample_nearest2d.vec", "upsample_nearest3d.vec")
+_NEAREST_EXACT = tuple(f"_{name.replace('nearest', 'nearest_exact')}" for name in _NEAREST)
 
 # Their tag says that they draw random numbers; as they are kept, they do not.
 QUIET = frozenset(
@@ -132,7 +134,8 @@ def overrides() -> dict[torch._ops.OpOverload, _Override]:
     library()
     table: dict[torch._ops.OpOverload, _Override] = {_overload(name): _whole for name in _WHOLE}
     table |= {_overload(name): _recurrent(_overload(name)) for name in _RECURRENT}
-    table |= {_overload(name): _nearest(_overload(name)) for name in _NEAREST}
+    table |= {_overload(name): _nearest for name in _NEAREST}
+    table |= {_overload(name): partial(_nearest, exact=True) for name in _NEAREST_EXACT}
     table[_overload("dropout.default")] = _dropout
     table[_overload("scaled_dot_product_attention.default")] = _attention
     return table
@@ -182,31 +185,31 @@ def _recurrent(operator: torch._ops.OpOverload) -> _Override:
     return keep
 
 
-def _nearest(operator: torch._ops.OpOverload) -> _Override:
-    """Repeat each element along each dim, where eager's own places are these elements."""
-    otherwise = operator.py_kernels[torch._C.DispatchKey.CompositeImplicitAutograd]
-
-    def resize(
-        input: torch.Tensor,
-        output_size: Sequence[int] | None,
-        scale_factors: Sequence[float] | None,
-    ) -> Any:
-        before, scales = input.shape[2:], scale_factors or ()
-        after = output_size or list(map(_scaled, before, scales))
-        if not all(type(size) is int and size > 0 for size in (*before, *after)):
-            return otherwise(input, output_size, scale_factors)
-        steps = [1 / scale for scale in scales] or list(map(truediv, before, after))
-        real = np.float64 if input.dtype == torch.float64 else np.float32
-        factors = list(map(_factor, before, after, (real(step) for step in steps)))
-        if not all(factors):
-            return otherwise(input, output_size, scale_factors)
+def _nearest(
+    input: torch.Tensor,
+    output_size: Sequence[int] | None,
+    scale_factors: Sequence[float] | None,
+    *,
+    exact: bool = False,
+) -> torch.Tensor:
+    """Read at each place the element that eager reads there; where these are the elements in turn,
+    each as often, repeat them."""
+    before, scales = input.shape[2:], scale_factors or ()
+    after = output_size or list(map(_scaled, before, scales))
+    steps = [1 / scale for scale in scales] or list(map(truediv, before, after))
+    places = partial(_places, real=_rounded_in(input, after), exact=exact)
+    factors = list(map(partial(_factor, places), before, after, steps))
+    if all(factors):
         made = input
         for dim, factor in enumerate(factors, start=2):
             made = made.repeat_interleave(factor, dim) if factor > 1 else made
         made = made.clone() if made is input else made
-        return made.contiguous(memory_format=suggest_memory_format(input))
-
-    return resize
+    else:
+        index: list[torch.Tensor | None] = [None, None]
+        for dim, line in enumerate(zip(before, after, steps, strict=True), start=1):
+            index.append(places(*line).reshape(-1, *(1,) * (len(after) - dim)))
+        made = torch.ops.aten._unsafe_index.Tensor(input, index)
+    return made.contiguous(memory_format=suggest_memory_format(input))
 
 
 def _scaled(size: int, scale: float) -> int:
@@ -214,13 +217,48 @@ def _scaled(size: int, scale: float) -> int:
     return scaled
 
 
-def _factor(before: int, after: int, step: np.floating[Any]) -> int:
-    """Return how many times each element stands in a row, 0 where eager's rounding, in the type
-    of `step`, does not repeat each as often."""
-    places = np.floor(np.arange(after, dtype=step.dtype) * step)
+def _rounded_in(input: torch.Tensor, after: Sequence[int]) -> torch.dtype | None:
+    """Return the type in which eager rounds the places of an image that is resized; None where it
+    goes pixel by pixel: with many channels, that lie last, or if the result is small."""
+    rank = len(after)
+    last = {2: torch.channels_last, 3: torch.channels_last_3d}.get(rank)
+    by_pixel = last and input.shape[1] > 3 and input.is_contiguous(memory_format=last)
+    if by_pixel or (rank == 2 and after[0] + after[1] <= 128):
+        return None
+    return torch.float64 if input.dtype == torch.float64 else torch.float32
+
+
+def _places(
+    before: int, after: int, step: float, *, real: torch.dtype | None, exact: bool
+) -> torch.Tensor:
+    """Return which of `before` elements eager reads at each of `after` places, `step` apart.
+
+    Pixel by pixel (real is None), to leave and to double a size does not ask the scale.
+    """
+    order = torch.arange(after)
+    if real is None and not exact and after == before:
+        return order
+    if real is None and not exact and after == 2 * before:
+        return order // 2
+    apart = torch.full((), step, dtype=real or torch.float32)
+    if exact:
+        at = (order.to(torch.float64) + 0.5) * apart
+        if real is not None:
+            at = (at - 0.5).to(real).clamp(min=0).to(torch.float64) + 0.5
+    else:
+        at = order.to(apart.dtype) * apart
+    return at.to(torch.float32).to(torch.int64).clamp(max=before - 1)
+
+
+def _factor(places: Callable[..., torch.Tensor], before: int, after: int, step: float) -> int:
+    """Return how many times each element stands in a row; 0 where that varies, or sizes do."""
+    if not type(before) is type(after) is int:
+        return 0
+    with _disable_current_modes():
+        at = places(before, after, step).tolist()
     factor = after // before
-    repeated = factor * before == after and np.array_equal(places, np.arange(after) // factor)
-    return factor if repeated else 0
+    repeated = [place // factor for place in range(after)] if factor else []
+    return factor if at == repeated else 0
 
 
 def _dropout(input: torch.Tensor, p: float, train: bool) -> torch.Tensor:
