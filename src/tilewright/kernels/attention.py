@@ -97,7 +97,7 @@ def attention_source(dtype: DType, *, backward: bool) -> tuple[str, str]:
     text = words_text(dtype) + _TEXT.read_text(encoding="utf-8")
     sums = dtype.compute
     single = sums == F32
-    logarithm = print_support(["log_f32"] if single else ["log"])
+    logarithm = print_support(["log_f32" if single else "log_f64"])
     kind = "gradient" if backward else "forward"
     name = f"attention_{kind}_{dtype.name}_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     given = {
@@ -106,7 +106,7 @@ def attention_source(dtype: DType, *, backward: bool) -> tuple[str, str]:
         "BYTES": str(sums.bytes),
         "SINGLE": str(int(single)),
         "BACKWARD": str(int(backward)),
-        "LOGARITHM": "log_f32" if single else "log",
+        "LOGARITHM": "log_f32" if single else "log_f64",
         "NAME": name,
     }
     lines = [f"#define {macro} {meaning}" for macro, meaning in given.items()]

@@ -163,15 +163,6 @@ static inline float cosh_f32(float x) {
         "exact",
         ("bits_f32",),
     ),
-    Snippet(
-        "sigmoid_f64",
-        """\
-static inline double sigmoid_f64(double x) {
-    const double e = exp(-__builtin_fabs(x));
-    return (x < 0.0 ? e : 1.0) / (1.0 + e);
-}""",
-        ("exp",),
-    ),
     *in_steps(
         "tanh_f32",
         "/* y / (y + 2), y = e^2|x| - 1; what the sum and the division have rounded"

@@ -62,6 +62,6 @@ static inline {c} {name}_{dtype}({c} a, {c} b) {{
             (log,),
         )
         for name, of in (("xlogy", "log"), ("xlog1py", "log1p"))
-        for dtype, c, log in (("f32", "float", f"{of}_f32"), ("f64", "double", of))
+        for dtype, c, log in (("f32", "float", f"{of}_f32"), ("f64", "double", f"{of}_f64"))
     ),
 )

@@ -100,11 +100,12 @@ def lanes_head(name: str, c: str = "float", takes: Sequence[str] = ("x",)) -> st
     return f"{apart}\n__attribute__((always_inline))\n{head}\n"
 
 
-def horner(name: str, of: str, terms: Sequence[str]) -> str:
+def horner(name: str, of: str, terms: Sequence[str], c: str = "float") -> str:
     """Return lines that make a polynomial; the term of the highest power is the first."""
     first, *rest = terms
-    fused = (f"    {name} = __builtin_fmaf({name}, {of}, {term});\n" for term in rest)
-    return f"    float {name} = {first};\n{''.join(fused)}"
+    fused = "__builtin_fmaf" if c == "float" else "fused"
+    lines = (f"    {name} = {fused}({name}, {of}, {term});\n" for term in rest)
+    return f"    {c} {name} = {first};\n{''.join(lines)}"
 
 
 def _lines(text: str) -> list[str]:
