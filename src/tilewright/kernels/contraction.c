@@ -28,7 +28,8 @@
 #define FEW(step) (VECTOR == 64 && step <= PAGE ? 4 : 2)
 #define LOOPS 16                /* of rows, columns or terms, at most */
 #define FEW_ROWS (VECTOR == 64 ? 4 : 3) /* that take many columns at a time: */
-#define TURNS (VECTOR == 64 ? 8 : 1)    /* of a tile's loop, at least, between askings for more memory */
+#define ASKS (VECTOR == 64)     /* whether tiles ask for memory that follows; shorter ones lose by it */
+#define TURNS 8                 /* of a tile's loop, at least, between askings for more memory */
 #define IN_A_ROW 256            /* terms at most that are added one after the other: each rounds the sum */
 #define MANY 16                 /* so many vectors of sums, as many as give long runs of b */
 #define LINE 64                 /* bytes of one, in the caches */
@@ -103,8 +104,8 @@ inlined void read_words(const int wide, const int matched, const T *b, long bj, 
 
 /* One tile; rows and kind are known where it is called: how many vectors are beside each other, or
    WIDE + 1 where these are matched.  Two terms a turn: with more, GCC moves sums between registers.
-   Memory of the sums, and what is packed next, is asked for as the terms go on, a row at a time, or
-   more where terms are few: lines that come from far, all at once, hold up those of a and b. */
+   If a tile ASKS, it is for memory of the sums, and what is packed next, as the terms go on, a row at a
+   time, or more where terms are few: lines that come from far, all at once, hold up those of a and b. */
 inlined void tile(const int rows, const int kind, const Stack *stack, const T *a, T *c, T *to) {
   const int wide = least(kind, WIDE), matched = kind > WIDE;
   const long ai = stack->ai, at = stack->at, bt = stack->bt, depth = stack->depth;
@@ -117,8 +118,8 @@ inlined void tile(const int rows, const int kind, const Stack *stack, const T *a
   V first[ROWS][WIDE];          /* sums of the first half of many terms */
   const long half = depth > IN_A_ROW ? depth / 4 : 0;
   const T *asked = c;
-  long stretch = depth / 2 / rows + 1, each = 1, asking = rows;
-  for (; stretch < TURNS; stretch *= 2) each *= 2;
+  long stretch = ASKS ? depth / 2 / rows + 1 : depth / 2, each = 1, asking = ASKS ? rows : 0;
+  for (; ASKS && stretch < TURNS; stretch *= 2) each *= 2;
   for (long rest = depth / 2, some; rest > 0; rest -= some) {
     for (long i = least(each, asking); i > 0; i--, asking--, asked += here.row) {
       unrolled for (int j = 0; j < wide; j++) __builtin_prefetch(asked + j * here.vector, 1);
@@ -623,7 +624,7 @@ void NAME(const long *down, const long *across, const long *along, long top, lon
       /* Next are the rows below, or those from the top with the terms that follow. */
       const int ends = end == tiles, stay = alone && turn + 1 < turns;
       Coming coming = {0};
-      if (turned && steps_a && !stay && !(ends && last)) {
+      if (ASKS && turned && steps_a && !stay && !(ends && last)) {
         const long start = ends ? 0 : end, stop = least(start + group_tiles, tiles);
         const long below = before(stop, height, taller) - before(start, height, taller);
         const long times = (some + PANEL - 1) / PANEL * (end - group) * height;
