@@ -319,6 +319,22 @@ def test_loops_whose_terms_meet_across_cannot_change_places() -> None:
         reorder(nest, "r0", "c0")
 
 
+def test_loops_of_two_items_that_meet_across_cannot_change_places() -> None:
+    text = """a0: f32[6, 6]
+v0: f32[6]  y[i0<6] += a0[i0, i1<6]
+-> v0
+for r0 in 0..6:
+  for c0 in 0..6:
+    v0(r0, c0)
+    v0(c0, r0)
+"""
+    nest = parse(text)
+    verify(nest)
+    reorder(parse(text.replace("    v0(c0, r0)\n", "")), "r0", "c0")
+    with pytest.raises(LoopError, match="the second would come first"):
+        reorder(nest, "r0", "c0")
+
+
 def test_definitions_move_into_the_loop_that_is_put_outside() -> None:
     made = reorder(block(reorder(plain(SUM), "r0", "c0"), "c0", 4, "b", "l"), "l", "r0")
     verify(made)
@@ -417,6 +433,8 @@ WRONG |= {  # one of the ends, 5, is no end of what wraps; and a definition may 
     "a place that wraps": (parse(SHORT.replace("c0-b0", "c0 % 4")), "does not fit into s0"),
     "a place that is defined": (parse(BELOW.replace("c0-b0", "d")), "does not fit into s0"),
 }
+NEGATIVE = SUMMED.replace("  lanes", "  let d = r0 - 1\n  lanes")
+WRONG["a negative index"] = parse(NEGATIVE), "d is not proved to be never negative"
 INSIDE = {
     "c0-b0": 4,  # a tile with a tail
     "b0-c0+3": 4,  # and turned around

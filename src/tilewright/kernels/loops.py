@@ -233,26 +233,32 @@ def parts(bound: Expr, fn: str) -> tuple[Expr, ...]:
 def ranges(items: Iterable[Item]) -> dict[str, int]:
     """Return for every name the number that its values are proved to be below, none negative.
 
-    A name of which that cannot be proved is left out.
+    A name of which that cannot be proved, be it in one of several places, is left out.
     """
     found: dict[str, int] = {}
-    _note_ranges(items, {}, found)
-    return found
+    lost: set[str] = set()
+    _note_ranges(items, {}, found, lost)
+    return {name: below for name, below in found.items() if name not in lost}
 
 
-def _note_ranges(items: Iterable[Item], around: Mapping[str, int], found: dict[str, int]) -> None:
+def _note_ranges(
+    items: Iterable[Item], around: Mapping[str, int], found: dict[str, int], lost: set[str]
+) -> None:
     """Note the ranges of names where each stands: loops of one name may have several."""
     here = dict(around)
     for item in items:
         if not isinstance(item, Loop | Let):
             continue
-        known = _limits(item, here)
+        known = _limits(item, here) if used_names(item) <= here.keys() else None
         if known is not None and least_of(known[0]) >= 0:
             here[item.name] = after = known[1] + 1
             before = found.get(item.name, after)
             found[item.name] = before if same(before, after) else larger(before, after)
+        else:
+            lost.add(item.name)
+            here.pop(item.name, None)
         if isinstance(item, Loop):
-            _note_ranges(item.items, here, found)
+            _note_ranges(item.items, here, found, lost)
 
 
 def _limits(item: Loop | Let, known: Mapping[str, int]) -> tuple[int, int] | None:

@@ -67,9 +67,10 @@ class Access:
 def verify(nest: LoopNest) -> None:
     """Raise LoopError where a nest has no meaning, or one that depends on who runs what when.
 
-    Every index is defined where it is used, and once; every formula's loop is proved to stay in its
-    range; iterations of parallel loops and of lanes write elements of their own and read nothing
-    that another one makes; what is reduced is complete before it is read.
+    Every index is defined where it is used, and once, and is proved to be never negative, on which
+    the other proofs rest; every formula's loop is proved to stay in its range; iterations of
+    parallel loops and of lanes write elements of their own and read nothing that another one makes;
+    what is reduced is complete before it is read.
     """
     _verify_names(nest.items, frozenset())
     known = ranges(nest.items)
@@ -78,6 +79,7 @@ def verify(nest: LoopNest) -> None:
             _verify_range(nest, item, known)
             _verify_streamed(nest, item, path, known)
         _verify_slot(nest, item, path, known)
+    _verify_signs(nest.items, known)
     found = accesses(nest)
     for item in walk(nest.items):
         if isinstance(item, Loop) and item.kind != "serial" and (why := meeting(nest, item)):
@@ -134,6 +136,16 @@ def _verify_range(nest: LoopNest, do: Do, known: Mapping[str, int]) -> None:
                 f"loop {name} of {do.formula} is not proved to stay in its range",
                 expected=f"from 0 to before {extents[name]}",
                 found=show_expr(expr),
+            )
+
+
+def _verify_signs(items: Iterable[Item], known: Mapping[str, int]) -> None:
+    for item in walk(items):
+        if isinstance(item, Loop | Let) and item.name not in known:
+            raise LoopError(
+                f"{item.name} is not proved to be never negative",
+                expected="from 0 on",
+                found=show_expr(item.low if isinstance(item, Loop) else item.value),
             )
 
 

@@ -27,7 +27,7 @@ from tilewright.kernels.loops import (
     used_names,
     walk,
 )
-from tilewright.kernels.loops_check import Access, accesses, meeting
+from tilewright.kernels.loops_check import Access, Index, accesses, meeting
 from tilewright.kernels.rewriting import (
     begins_at_zero,
     count_of,
@@ -172,8 +172,9 @@ def reorder(nest: LoopNest, outer: str, inner: str) -> LoopNest:
           for b in 0..10:               for a in 0..6:
             S(a, b)                       S(a, b)
 
-    Definitions before the inner loop come along.  No element may take terms of both loops: it would
-    meet them in another order.  Loops of the name that do not hold the other one stay.
+    Definitions before the inner loop come along.  All that comes to an element belongs to one
+    iteration of one of the loops, the same for each item: else it would come in another order.
+    Loops of the name that do not hold the other one stay.
     """
 
     known = ranges(nest.items)
@@ -187,6 +188,7 @@ def reorder(nest: LoopNest, outer: str, inner: str) -> LoopNest:
         lets = tuple(item for item in before if isinstance(item, Let))
         second = _only_loop(replace(first, items=first.items[len(lets) :]), inner, "reorder")
         _without(second, lets)
+        told: dict[str, list[tuple[Index, bool, bool]]] = {}
         for access in accesses(nest, second):
             around = [item for item in access.path if item not in lets]
             if not any(a is first and b is second for a, b in pairwise(around)):
@@ -194,12 +196,16 @@ def reorder(nest: LoopNest, outer: str, inner: str) -> LoopNest:
             at = access.path.index(first)
             turned = (*access.path[:at], second, first, *lets, *access.path[at + len(lets) + 2 :])
             both = access, replace(access, path=turned)  # neither is given by the other
-            if not any(map(Access.tells, both, (first, second), (known, known))):
+            one, other = map(Access.tells, both, (first, second), (known, known))
+            told.setdefault(access.element.tensor, []).append((access.element.index, one, other))
+        for tensor, touched in told.items():
+            indices, ones, others = zip(*touched, strict=True)
+            if len(set(indices)) > 1 or not (all(ones) or all(others)):
                 raise LoopError(
                     f"{outer} and {inner} cannot change places",
                     expected="each element to meet its terms in the same order",
                     found=f"({outer}=0, {inner}=1) and ({outer}=1, {inner}=0) both come to "
-                    f"{access.element.tensor}, and the second would come first",
+                    f"{tensor}, and the second would come first",
                 )
         return (replace(second, items=(replace(first, items=(*lets, *second.items)),)),)
 
