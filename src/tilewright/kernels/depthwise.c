@@ -2,13 +2,16 @@
 
        y[n, c, h, w] = sum over i, j of x[n, c, h*SH + i*DH - PH, w*SW + j*DW - PW] * k[c, i, j]
 
-   Rows are copied to the stack, where they have a border and lie as vectors read them: columns that
-   are SW apart lie together.  Sums stay in registers while the taps go by.  What is made is cut into
-   `BLOCK` rows of a channel, whose copies stay in the first cache.
+   Lanes are columns and A is rows; or lanes are channels, where these lie innermost (LAST), and A is
+   columns.  The third dim is B.  A tile is TALL neighbours in A.  The taps in A are in registers
+   together, those in B go by: a vector that is loaded meets all taps that want it, and nothing asks
+   whether it is inside the image.  For rows are copied to the stack, GROUP channels side by side,
+   where they have a border and lie as vectors read them: columns that are SW apart lie together.
+   What is made is cut into `BLOCK` rows, whose copies stay near.
 
    KIND: 0 makes y, 1 the gradient of x, 2 that of k.  H, W: of x; OH, OW: of y; XN .. XW, YN .. YW,
-   KC, KI, KJ: strides in elements.  In the gradient of x, h*SH + q has taps of its own for each q,
-   and so have columns. */
+   KC, KI, KJ: strides in elements.  In the gradient of x, h*SH + q has taps of its own for each q, a
+   phase, and so have columns.  APART: taps from one of a phase to the next; BACK: places. */
 
 #define UP(n, m) (((n) + (m) - 1) / (m))
 #define VECTORS(n) UP(n, LANES)
@@ -16,138 +19,83 @@
 #define DOWN(n, m) (((n) + FAR * (m)) / (m) - FAR)
 
 #if KIND == 1
-#define PHASES 1                        /* of columns that lie together, in what is read */
-#define MADE UP(W, SW)                  /* columns of a phase, in what is made */
-#define TALL OH                         /* rows and columns of what is read */
-#define LONG OW
-#define LEFT DOWN((KW - 1) * DW - PW + SW - 1, SW)
-#define BORDER (LEFT > 0 ? LEFT : 0)
-#define ROWS_READ (((BLOCK - 1) + (KH - 1) * DH) / SH + 2)
-#define BEHIND ((SW - 1 + PW) / SW)
-#define FROM_ROW YH
-#define FROM_COLUMN YW
-#else
-#define PHASES SW
-#define MADE OW
-#define TALL H
+#define FROM(dim) Y##dim
+#define TO(dim) X##dim
+#define HIGH_READ OH                    /* rows and columns of what is read */
+#define LONG_READ OW
+#define HIGH H                          /* and of what is made */
 #define LONG W
-#define BORDER PW
-#define ROWS_READ ((BLOCK - 1) * SH + (KH - 1) * DH + 1)
-#define BEHIND ((KW - 1) * DW / SW)
-#define FROM_ROW XH
-#define FROM_COLUMN XW
-#endif
-#define ROW (VECTORS(MADE + BEHIND + (KIND == 1 ? BORDER : 0)) * LANES + LANES)
-
-/* rows[r][q][b] = from[top + r][b * PHASES + q - BORDER], 0 where that is outside.  Beside the image
-   nothing is written: there all rows have been 0 from the beginning. */
-static void copy_rows(const T *from, long top, long count, T *restrict rows) {
-  for (long r = 0; r < count; r++, rows += PHASES * ROW) {
-    const long h = top + r;
-    if (h < 0 || h >= TALL) {
-      for (long b = 0; b < PHASES * ROW; b++) rows[b] = 0;
-      continue;
-    }
-    for (long q = 0; q < PHASES; q++) {
-      const long first = q < BORDER ? UP(BORDER - q, PHASES) : 0;
-      const long end = least(ROW, UP(LONG + BORDER - q, PHASES));
-      T *to = rows + q * ROW;
-      for (long b = first; b < end; b++)
-        to[b] = from[h * FROM_ROW + (b * PHASES + q - BORDER) * FROM_COLUMN];
-    }
-  }
-}
-
-#if KIND != 2
-/* Where a tap's columns begin in a row that was copied, for the phase q of what is made; -1 where
-   they have no part in it. */
-inlined long column_of(long q, long j) {
-#if KIND == 1
-  const long moved = q + PW - j * DW;
-  return (moved + FAR * SW) % SW ? -1 : DOWN(moved, SW) + BORDER;
+#define PHASES_H SH
+#define PHASES_W SW
+#define STEP_H 1                        /* from place to place, in what was copied */
+#define STEP_W 1
+#define SPLIT 1                         /* columns that lie together there */
+#define TOP DOWN(PH - (KH - 1) * DH, SH)        /* what the first row and column of it are */
+#define LEFT DOWN(PW - (KW - 1) * DW, SW)
+#define ROWS_READ(n) (UP(n, SH) + DOWN(SH - 1 + PH, SH) - TOP)
+#define COLUMNS_READ (UP(W, SW) + DOWN(SW - 1 + PW, SW) - LEFT)
 #else
-  return j * DW % SW * ROW + j * DW / SW;
+#define FROM(dim) X##dim
+#define TO(dim) Y##dim
+#define HIGH_READ H
+#define LONG_READ W
+#define HIGH OH
+#define LONG OW
+#define PHASES_H 1
+#define PHASES_W 1
+#define STEP_H SH
+#define STEP_W SW
+#define SPLIT (LAST ? 1 : SW)
+#define TOP (-PH)
+#define LEFT (-PW)
+#define ROWS_READ(n) (((n) - 1) * SH + (KH - 1) * DH + 1)
+#define COLUMNS_READ ((OW - 1) * SW + (KW - 1) * DW + 1)
 #endif
-}
+#define MADE UP(LONG, PHASES_W)         /* columns of a phase */
 
-/* So many vectors of a line that is made; `n` rows of taps have a part in it. */
-inlined void sums(const int vectors, const long q, long n, const T *const *from,
-                  const T *const *factors, T *line) {
-  V sum[4];
-  unrolled for (int v = 0; v < vectors; v++) sum[v] = (V){};
-  for (long t = 0; t < n; t++) unrolled for (long j = 0; j < KW; j++) {
-    const long column = column_of(q, j);
-    if (column < 0) continue;
-    const V factor = factors[t][j] - (V){};
-    unrolled for (int v = 0; v < vectors; v++)
-      sum[v] += factor * *(const V *)(from[t] + column + v * LANES);
-  }
-  unrolled for (int v = 0; v < vectors; v++) *(V *)(line + v * LANES) = sum[v];
-}
+/* How many vectors side by side a tile has, so that its sums are many and few of them are wasted. */
+#define WASTE(broad, tall) ((broad) > 1 && (LAST || (broad) * LANES > MADE) ? 1L << 60 : \
+  UP(MADE, (broad) * LANES) * UP(UP(HIGH, PHASES_H), tall) * \
+  ((tall) * (broad) < 8 ? 8 : (tall) * (broad)))
+#if KIND == 2
+enum { BROAD = 1, TALL = TALL_1 };
+#else
+enum {
+  FIRST = WASTE(2, TALL_2) < WASTE(1, TALL_1) ? 2 : 1,
+  SECOND = WASTE(8, TALL_8) < WASTE(4, TALL_4) ? 8 : 4,
+  BROAD = WASTE(SECOND, SECOND == 8 ? TALL_8 : TALL_4) < WASTE(FIRST, FIRST == 2 ? TALL_2 : TALL_1)
+    ? SECOND : FIRST,
+  TALL = BROAD == 8 ? TALL_8 : BROAD == 4 ? TALL_4 : BROAD == 2 ? TALL_2 : TALL_1
+};
+#endif
+#define COLUMNS (BROAD * LANES)         /* of a tile, where lanes are columns */
 
-/* A line of the phase q: as many columns as it has, to the next multiple of LANES. */
-inlined void line_of(const long q, long n, const T *const *from, const T *const *factors,
-                     T *line) {
-  const T *at[KH];
-  for (long t = 0; t < n; t++) at[t] = from[t];
-  long left = VECTORS(MADE);
-  for (; left >= 4; left -= 4, line += 4 * LANES) {
-    sums(4, q, n, at, factors, line);
-    for (long t = 0; t < n; t++) at[t] += 4 * LANES;
-  }
-  if (left == 3) sums(3, q, n, at, factors, line);
-  if (left == 2) sums(2, q, n, at, factors, line);
-  if (left == 1) sums(1, q, n, at, factors, line);
-}
-
-/* Units from `unit` to before `last`: blocks of rows, of all channels of all images. */
-void NAME(long unit, long last, const T *one, const T *k, T *made) {
-  T rows[ROWS_READ * PHASES * ROW] __attribute__((aligned(VECTOR))) = {0};
-  T line[VECTORS(MADE) * LANES] __attribute__((aligned(VECTOR)));
-  T taps[KH][KW];
-  const T *from[KH], *factors[KH];
-  const long height = KIND == 1 ? H : OH, blocks = UP(height, BLOCK);
-  for (; unit < last; unit++) {
-    const long n = unit / blocks / CHANNELS, c = unit / blocks % CHANNELS;
-    const long begin = unit % blocks * BLOCK, end = least(height, begin + BLOCK);
-    for (long i = 0; i < KH; i++)
-      for (long j = 0; j < KW; j++) taps[i][j] = k[c * KC + i * KI + j * KJ];
-#if KIND == 1
-    const T *x = one + n * YN + c * YC;
-    T *to = made + n * XN + c * XC;
-    const long top = DOWN(begin + PH - (KH - 1) * DH, SH);
-    copy_rows(x, top, (end - 1 + PH) / SH - top + 1, rows);
+/* rows[r][b][lane], or rows[r][q][b].  The last tile in A reads beyond what is copied. */
+#if LAST
+#define ROW ((COLUMNS_READ + TALL * STEP_W) * GROUP)
+#define COPIED ROWS_READ(BLOCK)
+#define STEP_A GROUP
+#define STEP_B ROW
+#define BY_A STEP_W
+#define BY_B STEP_H
+#define BACK_A BACK_W
+#define TAPS_A KW
+#define TAPS_B KH
+#define TAP_A GROUP                     /* from tap to tap, where a kernel lies */
+#define TAP_B (KW * GROUP)
 #else
-    const T *x = one + n * XN + c * XC;
-    T *to = made + n * YN + c * YC;
-    const long top = begin * SH - PH;
-    copy_rows(x, top, (end - 1 - begin) * SH + (KH - 1) * DH + 1, rows);
+#define ROW ((UP(COLUMNS_READ, SPLIT) + COLUMNS) * SPLIT)
+#define COPIED (ROWS_READ(BLOCK) + TALL * STEP_H)
+#define STEP_A ROW
+#define STEP_B 1L
+#define BY_A STEP_H
+#define BY_B 1L
+#define BACK_A BACK_H
+#define TAPS_A KH
+#define TAPS_B KW
+#define TAP_A KI
+#define TAP_B KJ
 #endif
-    for (long h = begin; h < end; h++) {
-      long count = 0;
-      for (long i = 0; i < KH; i++) {
-#if KIND == 1
-        const long moved = h + PH - i * DH;
-        if ((moved + FAR * SH) % SH) continue;
-        from[count] = rows + (DOWN(moved, SH) - top) * ROW;
-#else
-        from[count] = rows + ((h - begin) * SH + i * DH) * PHASES * ROW;
-#endif
-        factors[count++] = taps[i];
-      }
-#if KIND == 1
-      unrolled for (long q = 0; q < SW; q++) {
-        line_of(q, count, from, factors, line);
-        for (long w = q, t = 0; w < W; w += SW, t++) to[h * XH + w * XW] = line[t];
-      }
-#else
-      line_of(0, count, from, factors, line);
-      for (long w = 0; w < OW; w++) to[h * YH + w * YW] = line[w];
-#endif
-    }
-  }
-}
-#else
 
 #if SINGLE
 typedef int I __attribute__((vector_size(VECTOR)));
@@ -155,51 +103,324 @@ typedef int I __attribute__((vector_size(VECTOR)));
 typedef long I __attribute__((vector_size(VECTOR)));
 #endif
 
-/* Adds what a block of rows of y adds to TAPS taps, the chunk's. */
-inlined void add_taps(const long chunk, const T *rows, const T *lines, long count, V *total) {
-  const long width = VECTORS(OW) * LANES;
-  V sum[TAPS];
-  I there;
-  for (long l = 0; l < LANES; l++) there[l] = -(width - LANES + l < OW);
-  unrolled for (int t = 0; t < TAPS; t++) sum[t] = (V){};
-  for (long h = 0; h < count; h++)
-    for (long w = 0; w < width; w += LANES) {
-      const V y = *(const V *)(lines + h * width + w);
-      const T *from = rows + h * SH * PHASES * ROW + w;
-      /* Behind the last column y is 0, but what x has there need not be finite. */
-      const I mask = w + LANES < width ? ~(I){} : there;
-      unrolled for (int t = 0; t < TAPS; t++) {
-        const long p = least(chunk * TAPS + t, KH * KW - 1), i = p / KW, j = p % KW;
-        const V x = *(const V *)(from + (i * DH * PHASES + j * DW % SW) * ROW + j * DW / SW);
-        sum[t] += y * (OW % LANES ? (V)((I)x & mask) : x);
-      }
-    }
-  unrolled for (int t = 0; t < TAPS; t++) total[chunk * TAPS + t] += sum[t];
+/* Where a tap's vectors lie, of those in B. */
+inlined long across(long j) {
+#if LAST
+  return j * BACK_H * ROW;
+#elif KIND == 1
+  return j * BACK_W;
+#else
+  return j * DW % SW * (ROW / SW) + j * DW / SW;
+#endif
 }
 
-/* Channels from `unit` to before `last`. */
-void NAME(long unit, long last, const T *one, const T *y, T *made) {
-  T rows[ROWS_READ * PHASES * ROW] __attribute__((aligned(VECTOR))) = {0};
-  T lines[BLOCK * VECTORS(OW) * LANES] __attribute__((aligned(VECTOR)));
-  V total[CHUNKS * TAPS];
+inlined void copy(const T *from, const long n, T *to) {
+  long l = 0;
+  for (; l + LANES <= n; l += LANES) *(V *)(to + l) = *(const V *)(from + l);
+  if (n < LANES) __builtin_memcpy(to, from, n * sizeof(T));
+  else if (l < n) *(V *)(to + n - LANES) = *(const V *)(from + n - LANES);
+}
+
+/* Copies rows of `channels` channels, 0 where they are outside.  Beside the image nothing is written:
+   there all rows have been 0 from the beginning. */
+static void copy_rows(const T *from, long top, long count, long channels, T *restrict rows) {
+  const long begin = LEFT < 0 ? -LEFT : 0, end = least(COLUMNS_READ, LONG_READ - LEFT);
+  (void)channels;
+  for (long r = 0; r < count; r++, rows += ROW) {
+    const long h = top + r;
+    const T *row = from + h * FROM(H);
+    if (h < 0 || h >= HIGH_READ) {
+      for (long b = 0; b < ROW; b++) rows[b] = 0;
+      continue;
+    }
+#if LAST
+    if (channels == GROUP)
+      for (long b = begin; b < end; b++) copy(row + (b + LEFT) * FROM(W), GROUP, rows + b * GROUP);
+    else
+      for (long b = begin; b < end; b++)
+        copy(row + (b + LEFT) * FROM(W), channels, rows + b * GROUP);
+#else
+    if (SPLIT == 1 && FROM(W) == 1) {
+      if (begin < end) copy(row + begin + LEFT, end - begin, rows + begin);
+    } else
+      for (long q = 0; q < SPLIT; q++) {
+        T *to = rows + q * (ROW / SPLIT);
+        const T *at = row + (q + LEFT) * FROM(W);
+        for (long b = UP(begin - q + SPLIT, SPLIT) - 1; b < UP(end - q, SPLIT); b++)
+          to[b] = at[b * SPLIT * FROM(W)];
+      }
+#endif
+  }
+}
+
+/* Calls `meet` for each pair of a place and a tap of a tile, those of a vector together after `load`. */
+#define PAIRS(tall, taps, load, meet) \
+  unrolled for (int i = 0; i < (taps); i++) unrolled for (int a = 0; a < (tall); a++) { \
+    int seen = 0; \
+    unrolled for (int m = 1; m <= i; m++) \
+      seen |= m * BACK_A % BY_A == 0 && a + m * BACK_A / BY_A < (tall); \
+    if (seen) continue; \
+    const long place = (a * BY_A + i * BACK_A) * STEP_A; \
+    load; \
+    unrolled for (int tap = i; tap < (taps); tap++) { \
+      const long back = (tap - i) * BACK_A, at = a - back / BY_A; \
+      if (back % BY_A == 0 && at >= 0) { meet; } \
+    } \
+  }
+
+#if KIND != 2
+/* Writes so many lanes, or all where there are more. */
+inlined void put(V sum, long lanes, T *to) {
+  if (lanes >= LANES) *(V *)to = sum;
+  else copy((const T *)&sum, lanes, to);
+}
+
+/* The taps of a dim that meet its phase `q`: how many; which is first in what is read, and where. */
+inlined long taps_of(long q, long taps, long s, long p, long d, long low, long *tap, long *place) {
+#if KIND == 1
+  long count = 0;
+  for (long i = 0; i < taps; i++) {
+    const long moved = q + p - i * d;
+    if ((moved + FAR * s) % s) continue;
+    *tap = i, *place = DOWN(moved, s) - low;
+    count++;
+  }
+  return count;
+#else
+  (void)q, (void)s, (void)p, (void)d, (void)low;
+  *tap = *place = 0;
+  return taps;
+#endif
+}
+
+/* The sums of a tile, over so many taps in A and `count` in B. */
+inlined void sums(const int taps, const T *from, long count, const T *k, V *sum) {
+  unrolled for (int v = 0; v < TALL * BROAD; v++) sum[v] = (V){};
+  unrolled for (int first = 0; first < taps; first += HELD)
+    for (long j = 0; j < count; j++) {
+      const int held = taps - first < HELD ? taps - first : HELD;
+      const T *x = from + first * BACK_A * STEP_A + across(j);
+      const T *factors = k + first * APART_A * TAP_A + j * APART_B * TAP_B;
+      V factor[HELD];
+      unrolled for (int i = 0; i < held; i++) {
+        const T *one = factors + i * APART_A * TAP_A;
+#if LAST
+        factor[i] = *(const V *)one;
+#else
+        factor[i] = *one - (V){};
+#endif
+        in_register(factor[i]);
+      }
+      PAIRS(TALL, held,
+        V read[BROAD];
+        unrolled for (int v = 0; v < BROAD; v++) {
+          read[v] = *(const V *)(x + place + v * LANES);
+          in_register(read[v]);
+        },
+        unrolled for (int v = 0; v < BROAD; v++) sum[at * BROAD + v] += factor[tap] * read[v])
+    }
+}
+
+inlined void sums_of(long taps, const T *from, long count, const T *k, V *sum) {
+  if (taps == MOST_TAPS) sums(MOST_TAPS, from, count, k, sum);
+  else if (LEAST_TAPS < MOST_TAPS && taps == LEAST_TAPS) sums(LEAST_TAPS, from, count, k, sum);
+  else unrolled for (int v = 0; v < TALL * BROAD; v++) sum[v] = (V){};
+}
+
+#if LAST
+/* Rows of a block that are made, of GROUP channels or as many as there are. */
+inlined void make(long height, const T *rows, const T *k, long channels, T *to) {
+  long down, right, low, first;
+  for (long q = 0; q < PHASES_H; q++) {
+    const long count = taps_of(q, KH, SH, PH, DH, TOP, &down, &low);
+    for (long p = 0; p < PHASES_W; p++) {
+      const long taps = taps_of(p, KW, SW, PW, DW, LEFT, &right, &first);
+      for (long h = 0; h < UP(height - q, PHASES_H); h++)
+        for (long w = 0, width = UP(LONG - p, PHASES_W); w < width; w += TALL)
+          for (long v = 0; v < channels; v += LANES) {
+            V sum[TALL];
+            sums_of(taps, rows + (low + h * BY_B) * STEP_B + (first + w * BY_A) * STEP_A + v, count,
+                    k + down * TAP_B + right * TAP_A + v, sum);
+            T *at = to + (h * PHASES_H + q) * TO(H) + (w * PHASES_W + p) * TO(W) + v;
+            unrolled for (int a = 0; a < TALL; a++)
+              if (w + a < width) put(sum[a], channels - v, at + a * PHASES_W * TO(W));
+          }
+    }
+  }
+}
+#else
+#define DIRECT (PHASES_W == 1 && TO(W) == 1)
+
+inlined void make(long height, const T *rows, const T *k, T *to) {
+  T lines[DIRECT ? 1 : TALL][PHASES_W][DIRECT ? 1 : UP(MADE, COLUMNS) * COLUMNS];
+  long down, right, low, first;
+  for (long q = 0; q < PHASES_H; q++) {
+    const long taps = taps_of(q, KH, SH, PH, DH, TOP, &down, &low), end = UP(height - q, PHASES_H);
+    for (long h = 0; h < end; h += TALL) {
+      T *row = to + (h * PHASES_H + q) * TO(H);
+      for (long p = 0; p < PHASES_W; p++) {
+        const long count = taps_of(p, KW, SW, PW, DW, LEFT, &right, &first);
+        for (long t = 0; t < MADE; t += COLUMNS) {
+          /* The last vectors of a line are made twice, where they would go beyond it. */
+          const long w = DIRECT && MADE >= COLUMNS ? least(t, MADE - COLUMNS) : t;
+          V sum[TALL * BROAD];
+          sums_of(taps, rows + (low + h * BY_A) * STEP_A + first + w, count,
+                  k + down * TAP_A + right * TAP_B, sum);
+          unrolled for (int a = 0; a < TALL; a++) unrolled for (int v = 0; v < BROAD; v++)
+            if (!DIRECT) *(V *)(lines[a][p] + w + v * LANES) = sum[a * BROAD + v];
+            else if (h + a < end)
+              put(sum[a * BROAD + v], MADE, row + a * PHASES_H * TO(H) + w + v * LANES);
+        }
+      }
+      for (long a = 0; !DIRECT && a < TALL && h + a < end; a++) {
+        T *line = row + a * PHASES_H * TO(H);
+        for (long b = 0; b < LONG / PHASES_W; b++)
+          unrolled for (long p = 0; p < PHASES_W; p++)
+            line[(b * PHASES_W + p) * TO(W)] = lines[a][p][b];
+        for (long p = 0; p < LONG % PHASES_W; p++)
+          line[(LONG / PHASES_W * PHASES_W + p) * TO(W)] = lines[a][p][LONG / PHASES_W];
+      }
+    }
+  }
+}
+#endif
+
+/* Units from `unit` to before `last`: blocks of rows, of all channels of all images. */
+void NAME(long unit, long last, const T *one, const T *k, T *made) {
+  T rows[COPIED * ROW] __attribute__((aligned(VECTOR))) = {0};
+  const long blocks = UP(HIGH, BLOCK);
+#if LAST
+  T taps[KH * KW * GROUP];
+  long own = -1;                        /* the channel whose taps these are */
+#endif
   for (; unit < last; unit++) {
-    for (long t = 0; t < CHUNKS * TAPS; t++) total[t] = (V){};
+    const long begin = unit % blocks * BLOCK, height = least(HIGH - begin, BLOCK);
+    const long top = KIND == 1 ? begin / SH : begin * SH;
+#if LAST
+    const long n = unit / blocks % IMAGES, c = unit / blocks / IMAGES * GROUP;
+    const long channels = least(CHANNELS - c, GROUP);
+    for (long t = 0; t < KH * KW && own != c; t++)
+      for (long l = 0; l < channels; l++)
+        taps[t * GROUP + l] = k[(c + l) * KC + t / KW * KI + t % KW * KJ];
+    own = c;
+    copy_rows(one + n * FROM(N) + c, top + TOP, ROWS_READ(height), channels, rows);
+    make(height, rows, taps, channels, made + n * TO(N) + c + begin * TO(H));
+#else
+    const long n = unit / blocks / CHANNELS, c = unit / blocks % CHANNELS;
+    copy_rows(one + n * FROM(N) + c * FROM(C), top + TOP, ROWS_READ(height), 1, rows);
+    make(height, rows, k + c * KC, made + n * TO(N) + c * TO(C) + begin * TO(H));
+#endif
+  }
+}
+#else
+
+#if LAST
+#define LINE (OW * GROUP)
+#define LINE_A GROUP
+#define LINE_B LINE
+#define END_A OW
+#else
+#define LINE (VECTORS(OW) * LANES)
+#define LINE_A LINE
+#define LINE_B LANES
+#define END_A OH
+#endif
+
+/* What `tall` vectors of y in A add to `taps` taps in A, of each of `wide` in B. */
+inlined void terms(const int tall, const int taps, const int wide, const int masked, const T *x,
+                   const long *offsets, const T *y, V *sum) {
+  V line[TALL];
+  I there;
+  for (long l = 0; l < LANES; l++) there[l] = -(l < OW % LANES);
+  unrolled for (int a = 0; a < tall; a++) {
+    line[a] = *(const V *)(y + a * LINE_A);
+    in_register(line[a]);
+  }
+  unrolled for (int t = 0; t < wide; t++)
+    PAIRS(tall, taps,
+      V read = *(const V *)(x + offsets[t] + place);
+      /* Behind the last column y is 0, but what x has there need not be finite. */
+      if (masked) read = (V)((I)read & there);
+      in_register(read),
+      sum[t * taps + tap] += line[at] * read)
+}
+
+/* Adds what some rows of y add to taps, `taps` in A from `i` on and `wide` in B from `j` on. */
+inlined void add_terms(const int taps, const int wide, long i, long j, const T *rows,
+                       const T *lines, long height, V *total) {
+  const long end_a = LAST ? OW : height, end_b = LAST ? height : OW / LANES;
+  long offsets[ACROSS];
+  V sum[HELD * ACROSS];
+  unrolled for (int t = 0; t < wide; t++) offsets[t] = across(j + t) + i * BACK_A * STEP_A;
+  unrolled for (int s = 0; s < taps * wide; s++) sum[s] = (V){};
+  for (long b = 0; b < end_b; b++) {
+    const T *x = rows + b * (LAST ? BY_B * STEP_B : LANES), *y = lines + b * LINE_B;
+    long a = 0;
+    for (; a + TALL <= end_a; a += TALL, x += TALL * BY_A * STEP_A, y += TALL * LINE_A)
+      terms(TALL, taps, wide, 0, x, offsets, y, sum);
+    if (END_A % TALL && a < end_a) terms(END_A % TALL, taps, wide, 0, x, offsets, y, sum);
+  }
+  if (!LAST && OW % LANES) {
+    const T *x = rows + end_b * LANES, *y = lines + end_b * LINE_B;
+    long a = 0;
+    for (; a + TALL <= end_a; a += TALL, x += TALL * BY_A * STEP_A, y += TALL * LINE_A)
+      terms(TALL, taps, wide, 1, x, offsets, y, sum);
+    if (END_A % TALL && a < end_a) terms(END_A % TALL, taps, wide, 1, x, offsets, y, sum);
+  }
+  unrolled for (int t = 0; t < wide; t++) unrolled for (int tap = 0; tap < taps; tap++)
+    total[(j + t) * TAPS_A + i + tap] += sum[t * taps + tap];
+}
+
+inlined void add_all(const int taps, long i, const T *rows, const T *lines, long height, V *total) {
+  long j = 0;
+  for (; j + ACROSS <= TAPS_B; j += ACROSS)
+    add_terms(taps, ACROSS, i, j, rows, lines, height, total);
+  if (TAPS_B % ACROSS) add_terms(taps, TAPS_B % ACROSS, i, j, rows, lines, height, total);
+}
+
+/* Units from `unit` to before `last`: channels, or GROUP of them. */
+void NAME(long unit, long last, const T *one, const T *y, T *made) {
+  const long side = LAST ? GROUP : 1, each = LAST ? LANES : 1;
+  T rows[COPIED * ROW] __attribute__((aligned(VECTOR))) = {0};
+  T lines[BLOCK * LINE] __attribute__((aligned(VECTOR))) = {0};
+  V total[LAST ? GROUP / LANES : 1][KH * KW];
+  for (; unit < last; unit++) {
+    const long c = unit * side, channels = least(CHANNELS - c, side);
+    for (long v = 0; v < channels; v += each)
+      for (long t = 0; t < KH * KW; t++) total[v / each][t] = (V){};
     for (long n = 0; n < IMAGES; n++)
       for (long begin = 0; begin < OH; begin += BLOCK) {
-        const long count = least(OH - begin, BLOCK), width = VECTORS(OW) * LANES;
-        copy_rows(one + n * XN + unit * XC, begin * SH - PH, (count - 1) * SH + (KH - 1) * DH + 1,
-                  rows);
-        for (long h = 0; h < count; h++)
-          for (long w = 0; w < width; w++)
-            lines[h * width + w] = w < OW ? y[n * YN + unit * YC + (begin + h) * YH + w * YW] : 0;
-        unrolled for (long chunk = 0; chunk < CHUNKS; chunk++)
-          add_taps(chunk, rows, lines, count, total);
+        const long height = least(OH - begin, BLOCK), run = LAST ? RUN : BLOCK;
+        copy_rows(one + n * XN + c * XC, begin * SH + TOP, ROWS_READ(height), channels, rows);
+        const T *from = y + n * YN + c * YC + begin * YH;
+        for (long h = 0; h < height; h++, from += YH)
+#if LAST
+          for (long w = 0; w < OW; w++)
+            copy(from + w * YW, channels, lines + h * LINE + w * GROUP);
+#else
+          if (YW == 1) copy(from, OW, lines + h * LINE);
+          else for (long w = 0; w < OW; w++) lines[h * LINE + w] = from[w * YW];
+#endif
+        for (long h = 0; h < height; h += run)
+          for (long v = 0; v < channels; v += each) {
+            const T *x = rows + h * SH * ROW + v, *line = lines + h * LINE + v;
+            const long some = least(height - h, run);
+            long i = 0;
+            for (; i + HELD <= TAPS_A; i += HELD) add_all(HELD, i, x, line, some, total[v / each]);
+            if (TAPS_A % HELD) add_all(TAPS_A % HELD, i, x, line, some, total[v / each]);
+          }
       }
-    for (long t = 0; t < KH * KW; t++) {
-      T sum = 0;
-      for (long l = 0; l < LANES; l++) sum += total[t][l];
-      made[unit * KC + t / KW * KI + t % KW * KJ] = sum;
-    }
+    for (long l = 0; l < channels; l++)
+      for (long t = 0; t < KH * KW; t++) {
+        const long i = t / KW, j = t % KW;
+        T sum = 0;
+#if LAST
+        sum = total[l / LANES][i * KW + j][l % LANES];
+#else
+        for (long lane = 0; lane < LANES; lane++) sum += total[0][j * KH + i][lane];
+#endif
+        made[(c + l) * KC + i * KI + j * KJ] = sum;
+      }
   }
 }
 #endif
