@@ -139,7 +139,7 @@ RULES: dict[str, Rule] = {
     # Running results, and orders.
     "aten.cumsum.default": reductions.running("cumsum"),
     "aten.cumprod.default": reductions.running("cumprod"),
-    "aten.logcumsumexp.default": reductions.running("logcumsumexp"),
+    "aten.logcumsumexp.default": reductions.running_logarithm,
     "aten.cummax.default": reductions.running_pair("cummax"),
     "aten.cummin.default": reductions.running_pair("cummin"),
     "aten.sort.default": reductions.ordered,

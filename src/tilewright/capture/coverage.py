@@ -63,7 +63,7 @@ BEYOND: tuple[tuple[str, str], ...] = (
     ("lstm with a projected state", "a scan whose state and output differ: not declared yet"),
     ("ctc_loss, multilabel_margin_loss", "where a row ends depends on values"),
     ("embedding_bag", "where bags end depends on values"),
-    ("cumsum and its kin along more than 64 elements", "the loops are quadratic, torch's are not"),
+    ("logcumsumexp along more than 64 elements", "the loops are quadratic, torch's are not"),
     ("median, nanmedian of all elements", "an order, and a gradient shared among ties"),
     ("scatter_reduce by products, index_reduce, put", "gradients beside zeros and repetitions"),
     ("cdist and norms of pairs of infinite order", "torch gives each of several the whole "

@@ -13,7 +13,7 @@ from tilewright.capture.library_call import library_attrs
 from tilewright.capture.walk import tensor_type
 from tilewright.graph.ir import LIBRARY
 
-_LONGEST = 64  # of a dim whose running results are loops in loops; longer ones are torch's
+_LONGEST = 64  # of a dim whose running logarithms are loops in loops; longer ones are torch's
 
 
 def reduce(operator: str, *attributes: str) -> Rule:
@@ -105,35 +105,35 @@ def dist(call: Call) -> Made:
 
 
 def running(operator: str) -> Rule:
-    """op(self, dim, dtype), where it is short: the loops are quadratic."""
+    """op(self, dim, dtype)."""
 
     @reads(operator)
     def rule(call: Call) -> Made:
         wanted = call.dtype("dtype") if "dtype" in call.arguments else None
         value = call["self"] if wanted is None else call.cast(call["self"], wanted)
-        if _is_long(call):
-            return None
         return call.emit(operator, value, dim=call["dim"])
 
     return rule
 
 
 def running_pair(operator: str) -> Rule:
-    """op(self, dim) -> (values, indices), where it is short."""
+    """op(self, dim) -> (values, indices)."""
 
     @reads(operator)
     def rule(call: Call) -> Made:
-        if _is_long(call):
-            return None
         wishes = ("values", "indices")
         return call.emit_all(operator, call["self"], wishes=wishes, dim=call["dim"])
 
     return rule
 
 
-def _is_long(call: Call) -> bool:
-    shape = call["self"].type.shape
-    return bool(shape) and greatest_of(shape[call["dim"]]) > _LONGEST
+@reads("logcumsumexp")
+def running_logarithm(call: Call) -> Made:
+    """logcumsumexp(self, dim), where it is short: the loops are quadratic."""
+    shape, dim = call["self"].type.shape, call["dim"]
+    if shape and greatest_of(shape[dim]) > _LONGEST:
+        return None
+    return call.emit("logcumsumexp", call["self"], dim=dim)
 
 
 # ---------------------------------------------------------------------------- two results

@@ -23,7 +23,6 @@ from tilewright.compiler.options import Options
 from tilewright.compiler.orders import CountPlaces
 from tilewright.compiler.refusals import RefuseFirst
 from tilewright.compiler.remembered import key_of, remember, remembered
-from tilewright.compiler.running import SplitRunningSums
 from tilewright.compiler.sources import Begin
 from tilewright.compiler.varying import check_other_example
 from tilewright.graph.ir import Graph, Node
@@ -52,7 +51,7 @@ def simplifying(options: Options) -> tuple[Pass, ...]:
     """Return the passes before it is decided how values lie in memory."""
     simple = simplifications(_kept if options.library else streams)
     masks: tuple[Pass, ...] = (AddMasks(), ExpandBesideMasks())
-    orders: tuple[Pass, ...] = () if options.library else (CountPlaces(), SplitRunningSums())
+    orders: tuple[Pass, ...] = () if options.library else (CountPlaces(),)
     size = options.chunk_mib << 20
     tables: tuple[Pass, ...] = (TabulateProducts(),) if options.frozen else ()
     chunks: tuple[Pass, ...] = (ChunkRows(size, size // 4),) if size else ()

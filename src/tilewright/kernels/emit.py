@@ -19,6 +19,7 @@ from tilewright.base.scalar import BY_NAME as FUNCTIONS
 from tilewright.base.sizes import Size, larger, nominal, smaller
 from tilewright.graph import notation
 from tilewright.graph.ir import Formula, Graph
+from tilewright.graph.running import running
 from tilewright.kernels.body import (
     Body,
     canonical,
@@ -36,6 +37,7 @@ from tilewright.kernels.loops_text import show
 from tilewright.kernels.naive import can_slice, print_naive
 from tilewright.kernels.plan import Plan, make_plan
 from tilewright.kernels.rows import schedule_region
+from tilewright.kernels.running import Pass, describe, print_running, running_pass
 from tilewright.kernels.scatter import apart_loops, print_scatter, scattered
 from tilewright.kernels.stream import stream
 from tilewright.kernels.support import print_support
@@ -151,6 +153,8 @@ def _emit(plain: Body, check: bool, cache: int) -> Emitted:
                     verify(nest)
                 units = larger(units, print_nest(printer, nest, outputs, root))
                 loops += nest.items
+    elif choice.running is not None:
+        units = print_running(printer, choice.running, outputs[body.outputs[0]], root)
     elif choice.scatter is not None:
         units = print_scatter(printer, choice.scatter, outputs[body.outputs[0]], root)
     else:
@@ -162,16 +166,21 @@ def _emit(plain: Body, check: bool, cache: int) -> Emitted:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which recipe prints a body, and why: a plan's (pointwise, rows, columns), scatter, plain."""
+    """Which recipe prints a body, and why: a plan's (pointwise, rows, columns), running, scatter,
+    plain."""
 
     reason: str
     plan: Plan | None = None
     scatter: Formula | None = None
+    running: Pass | None = None
 
 
 @functools.lru_cache(maxsize=1024)
 def choose(body: Body) -> Choice:
     """Choose the recipe for a body of solved formulas."""
+    made = running_pass(body)
+    if not isinstance(made, str):
+        return Choice(describe(made), running=made)
     plan = make_plan(body)
     if not isinstance(plan, str):
         return Choice(plan.reason, plan=plan)
@@ -319,7 +328,11 @@ def flops_of(body: Body) -> int:
     for _, formula in body.formulas:
         per_term = sum(_cost(part) for part in (formula.value, formula.where) if part is not None)
         per_term += formula.op != "="
-        total += volume(list(static_extents(formula).values())) * per_term
+        extents = static_extents(formula)
+        run = running(formula)
+        if run is not None:  # each result takes one term
+            extents = {name: extent for name, extent in extents.items() if name != run.term}
+        total += volume(list(extents.values())) * per_term
     return total
 
 

@@ -1,7 +1,7 @@
 """The page of running results: every element of a dim put together with all those before it.
 
-The idea: `y[u] += x[i] where i <= u` says what a prefix sum is; it does not say how to make one in
-a single pass, so that long dims are left to torch's own (`capture`).
+The idea: `y[u] += x[i] where i <= u` says what a prefix sum is; that one pass makes it follows
+(`graph/running`).
 
 This module does not know reductions over whole dims (`reduce`).
 """
@@ -61,11 +61,17 @@ def _cumprod_vjp(builder: Builder, node: Node, tangents: Tangents) -> Tangents:
     zeros = write(builder, body, x=x, origin=origin)
     body = f"y[{target}] *= 1 if x[{source}] == 0 else x[{source}] {before} else 1 for {limits}"
     others = write(builder, body, x=x, dtype=x.type.dtype.compute, origin=origin)
-    share = f"p[{target}] / x[{source}] if z[{target}] == 0 else "
-    share += f"p[{target}] if z[{target}] == 1 and x[{source}] == 0 else 0"
-    body = f"y[{source}] += dy[{target}] * ({share}) {before}"
-    dtype = x.type.dtype
-    return (write(builder, body, dy=dy, x=x, p=others, z=zeros, dtype=dtype, origin=origin),)
+    own = f"{loops(x.type.rank)[dim]}<{sizes(x.type.shape)[dim]}"
+    dtype, shares = x.type.dtype, []
+    for count in (0, 1):  # of zeros in the products; such of one are those of its gradient alone
+        share = f"dy[{target}] * p[{target}] if z[{target}] == {count} else 0"
+        body = f"y[{source}] += {share} {before} for {own}"
+        shares.append(
+            write(builder, body, dy=dy, p=others, z=zeros, dtype=dtype.compute, origin=origin)
+        )
+    none, one = shares
+    body = "y[...] = n[...] / x[...] if z[...] == 0 else o[...] if x[...] == 0 else 0"
+    return (write(builder, body, x=x, n=none, o=one, z=zeros, dtype=dtype, origin=origin),)
 
 
 def _logcumsumexp(builder: Builder, inputs: tuple[Value, ...], attrs: Attrs) -> tuple[Value, ...]:

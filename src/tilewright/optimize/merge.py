@@ -15,6 +15,7 @@ from tilewright.base import algebra
 from tilewright.base.expr import Sym
 from tilewright.base.sizes import nominal
 from tilewright.graph.ir import Formula, Graph
+from tilewright.graph.running import running
 from tilewright.graph.total import Types, fixed
 from tilewright.graph.views import address_of, bytes_of, contiguous, is_pointwise, reads_own
 from tilewright.optimize.groups import Groups
@@ -213,6 +214,8 @@ class Merger:
             return problem
         if "alone" in (one.kind, other.kind):
             return "an index that is read says where it lands"
+        if "running" in (one.kind, other.kind):
+            return "running results are made in a pass of their own"
         kinds = {one.kind, other.kind} - {"pointwise"}
         if len(kinds) == 2:
             return "one is reduced along memory, the other across it"
@@ -309,7 +312,9 @@ def _single(name: str, formula: Formula, types: Types) -> Group:
     space = space_of(name, formula)
     reads = tuple(bytes_read([formula], types).items())
     kind = "pointwise"
-    if space.rows is not None:
+    if running(formula) is not None:
+        kind = "running"
+    elif space.rows is not None:
         kind = "columns" if runs_down_columns(formula, types) else "rows"
     elif not is_pointwise(formula):
         kind = "alone"

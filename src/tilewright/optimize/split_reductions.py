@@ -20,6 +20,7 @@ from tilewright.graph.build import Builder, names
 from tilewright.graph.compose import over_values, types_of
 from tilewright.graph.ir import FORMULA, Formula, Graph, Loop, Node, TensorType, Value
 from tilewright.graph.notation import operand_order
+from tilewright.graph.running import running
 from tilewright.graph.total import (
     Types,
     extents_of,
@@ -102,7 +103,7 @@ class SplitReductions:
         count = 1
         for loop in formula.loops:
             count *= fixed(loop.extent)
-        return is_reduction(formula) and nominal(count) >= self.size
+        return is_reduction(formula) and nominal(count) >= self.size and running(formula) is None
 
     def _cut(self, formula: Formula, order: list[Loop]) -> "tuple[Formula, _Total] | None":
         """Return the partial results, and what makes the total of them once they have a name."""

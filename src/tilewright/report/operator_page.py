@@ -24,6 +24,7 @@ from tilewright.graph.build import names as value_names
 from tilewright.graph.classify import classify_contraction
 from tilewright.graph.ir import FORMULA, FUSED, Attr, Formula, Graph, Node, TensorType, Value
 from tilewright.graph.passes import run
+from tilewright.graph.running import running
 from tilewright.graph.text import show_attr
 from tilewright.kernels import Emitted, emit
 from tilewright.ops import PAGES, TABLE, Operator, across, eager, sent
@@ -176,12 +177,14 @@ def _loops(formula: Formula) -> str:
 
 
 def _symbolic(formula: Formula, flops: int) -> str:
-    extents = [loop.extent for loop in formula.loops if isinstance(loop.extent, int)]
+    run = running(formula)
+    loops = [loop for loop in formula.loops if run is None or loop.name != run.term]
+    extents = [loop.extent for loop in loops if isinstance(loop.extent, int)]
     volume = math.prod(extents)
     if not volume or flops % volume:
         return f"{flops / max(volume, 1):.2f} for each of {volume:,} terms"
     each = [str(flops // volume)] if flops != volume else []
-    return " * ".join([*each, *(loop.name for loop in formula.loops)]) or "1"
+    return " * ".join([*each, *(loop.name for loop in loops)]) or "1"
 
 
 def _footprint(graph: Graph) -> int:
