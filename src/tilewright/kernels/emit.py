@@ -39,6 +39,7 @@ from tilewright.kernels.plan import Plan, make_plan
 from tilewright.kernels.rows import schedule_region
 from tilewright.kernels.running import Pass, describe, print_running, running_pass
 from tilewright.kernels.scatter import apart_loops, print_scatter, scattered
+from tilewright.kernels.spelled import spelled
 from tilewright.kernels.stream import stream
 from tilewright.kernels.support import print_support
 from tilewright.kernels.text import Block, Scope
@@ -227,8 +228,9 @@ def lies_anyhow(graph: Graph) -> bool:
 
 
 def solved_body(body: Body) -> Body:
-    """Turn all targets around that can be."""
-    return replace(body, formulas=tuple((name, solved(formula)) for name, formula in body.formulas))
+    """Turn all targets around that can be, and spell absence out where that is asked for."""
+    made = tuple((name, solved(formula)) for name, formula in body.formulas)
+    return spelled(replace(body, formulas=made))
 
 
 def memory_of(body: Body) -> dict[str, Memory]:
