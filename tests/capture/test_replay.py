@@ -13,6 +13,8 @@ from tilewright.capture import capture, replay
 from tilewright.graph.evaluate import evaluate
 from tilewright.graph.ir import LIBRARY, Graph, Node, TensorType, Value
 
+Results = tuple[torch.Tensor, ...]
+
 
 class Net(nn.Module):
     """Operators, a library call and a dropout, each with a gradient."""
@@ -66,11 +68,18 @@ def _positions(graph: Graph, names: list[str]) -> list[int]:
     return [order.index(name) for name in names]
 
 
-def test_a_watcher_sees_every_node_in_order() -> None:
+def test_a_watcher_sees_every_node_in_order_and_says_what_follows_it() -> None:
     captured = capture(lambda x: (x + 1).exp().sum(), torch.ones(3))
     seen: list[str] = []
-    replay(captured.graph, [torch.ones(3)], watch=lambda node, _: seen.append(node.op))
+
+    def watch(node: Node, operands: Results, results: Results) -> Results:
+        seen.append(node.op)
+        assert len(operands) == len(node.inputs)
+        return (torch.zeros(3),) if node.op == "add" else results
+
+    (found,) = replay(captured.graph, [torch.ones(3)], watch=watch)
     assert seen == [node.op for node in captured.graph.nodes] == ["add", "exp", "sum"]
+    assert found == 3
 
 
 def test_masks_of_the_operator_of_chance_are_those_of_its_loops() -> None:

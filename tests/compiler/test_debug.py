@@ -1,11 +1,13 @@
 """Debug mode: also where random numbers are drawn, which go on afterwards as if nothing was."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
 
 import tilewright as tw
+from tilewright.base.expr import Call, Const
 from tilewright.capture import capture
 from tilewright.compiler.debug import compare_with_eager
 
@@ -61,3 +63,37 @@ def test_sums_in_float64_of_rounded_images_agree_with_eager_in_debug_mode() -> N
     )
     before = step(*batch)
     assert step(*batch) < before
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.AdamW])
+def test_gradients_that_are_zero_but_for_rounding_agree_in_debug_mode(
+    optimizer: type[torch.optim.Optimizer],
+) -> None:
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8))
+    step = tw.train_step(
+        net,
+        lambda y, t: ((y - t) ** 2).mean(),
+        optimizer(net.parameters(), lr=0.1),  # type: ignore[call-arg]
+        *(batch := (torch.randn(4, 3, 8, 8), torch.randn(4, 8, 6, 6))),
+        options=tw.Options(check="eager"),
+    )
+    before = step(*batch)
+    assert step(*batch) < before
+
+
+@pytest.mark.parametrize(("wrong_by", "agrees"), [(0.0, True), (1e-3, False)])
+def test_a_sum_whose_terms_cancel_is_judged_by_their_magnitude(
+    wrong_by: float, agrees: bool
+) -> None:
+    half = torch.randn(500, 3)
+    x = torch.cat([half, -half])[torch.randperm(1000)]
+    captured = capture(lambda x: x.sum(0).exp(), x)
+    total, exp = captured.graph.nodes
+    assert total.formula is not None
+    read = total.formula.value
+    off = Call("add", (read, Call("mul", (Call("abs", (read,)), Const(wrong_by)))))
+    wrong = replace(total, formula=replace(total.formula, value=off))
+    graph = replace(captured.graph, nodes=(wrong, exp))
+    found = compare_with_eager(graph, captured.bind((x,), {}))
+    assert [item.agrees for item in found] == [agrees, True]

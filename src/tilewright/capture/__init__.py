@@ -22,7 +22,7 @@ from tilewright.capture.record import (
     SameResult,
     ViewOfOutput,
 )
-from tilewright.capture.replay import drawing_again, replay, run_library
+from tilewright.capture.replay import drawing_again, replay, run_library, run_loops
 from tilewright.capture.restore import restore, write_back
 from tilewright.capture.symbols import Symbols, Varying, varying_of
 from tilewright.capture.watch import Watch
@@ -60,6 +60,7 @@ __all__ = [
     "replay",
     "restore",
     "run_library",
+    "run_loops",
     "varying_of",
     "with_batch",
     "write_back",

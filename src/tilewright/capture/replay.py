@@ -2,7 +2,7 @@
 
 The idea: library nodes call the very overload they hold, so that a replay of a fresh capture is
 eager again, gradients included; other operators run by the torch expression in their table entry or
-by their loops.  `watch` sees every value as it is made.
+by their loops.  `watch` sees every value as it is made, and says what is read in its place.
 This module does not know Programs: nothing here is meant to be fast.
 """
 
@@ -38,7 +38,8 @@ from tilewright.ops.operator import expansion, formula_for
 from tilewright.program import Layer, Transforms, layer_of, wrap
 from tilewright.program.layers import GRADIENT
 
-Watch = Callable[[Node, tuple[torch.Tensor, ...]], None]
+Results = tuple[torch.Tensor, ...]
+Watch = Callable[[Node, Results, Results], Results]  # node, operands, results: what follows reads
 
 # Kept composites may give other strides than the trace saw: a view is then a reshape.
 _RESHAPES = frozenset({"aten.view.default", "aten._unsafe_view.default"})
@@ -58,11 +59,12 @@ def replay(
     values = dict(zip((value.name for value in graph.inputs), inputs, strict=True))
     with torch.autocast("cpu", enabled=False):
         for node in graph.nodes:
-            results = run_node(node, tuple(values[value.name] for value in node.inputs))
+            operands = tuple(values[value.name] for value in node.inputs)
+            results = run_node(node, operands)
+            if watch is not None:
+                results = watch(node, operands, results)
             for value, result in zip(node.outputs, results, strict=True):
                 values[value.name] = result
-            if watch is not None:
-                watch(node, results)
     return tuple(values[value.name] for value in graph.outputs)
 
 

@@ -1,8 +1,9 @@
 """Debug mode: every node of a compiled graph compared with PyTorch eager, the first one named.
 
-The idea: compile the graph once more with every value among its results, run it and a replay in
-torch on the same inputs, and compare in the order of the nodes.  The first that differs by more
-than rounding explains is where the trouble begins; what follows it inherits it.
+The idea: compile the graph once more with every value among its results, run it, and let torch make
+each value again from our values before it, in the order of the nodes.  What differs by more than
+rounding explains is wrong itself: nothing is inherited.  A sum is judged by the magnitude of its
+terms, since what is left of them may be rounding alone.
 
 This module does not know torch: tensors are compared as NumPy arrays.
 """
@@ -15,12 +16,16 @@ import numpy as np
 
 from tilewright.base.dtypes import BF16, F16, F32, F64, DType
 from tilewright.base.errors import DivergenceError
-from tilewright.capture import drawing_again, replay
+from tilewright.base.expr import Call, Const
+from tilewright.capture import drawing_again, replay, run_loops
 from tilewright.compiler.built import Built
 from tilewright.compiler.options import Options
 from tilewright.compiler.pipeline import build
 from tilewright.graph.build import draws
 from tilewright.graph.ir import CONSTANT, Graph, Node, Value
+
+Array = np.ndarray[Any, np.dtype[np.float64]]
+Values = tuple[Any, ...]
 
 # How far two right orders of summation come apart, relative to the largest value of the tensor.
 TOLERANCE: dict[DType, float] = {F64: 1e-10, F32: 1e-4, BF16: 5e-2, F16: 1e-2}
@@ -28,7 +33,8 @@ TOLERANCE: dict[DType, float] = {F64: 1e-10, F32: 1e-4, BF16: 5e-2, F16: 1e-2}
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One value, ours beside eager's: the largest difference relative to the largest value."""
+    """One value, ours beside eager's: the largest difference relative to the largest value, or to
+    the largest sum of the terms' magnitudes."""
 
     value: str
     node: Node
@@ -55,11 +61,17 @@ def compare_with_eager(graph: Graph, inputs: Sequence[Any]) -> tuple[Comparison,
     tolerances = _tolerances(graph)
     found: list[Comparison] = []
 
-    def watch(node: Node, results: tuple[Any, ...]) -> None:
-        for value, result in zip(node.outputs, results, strict=True):
+    def watch(node: Node, operands: Values, results: Values) -> Values:
+        read = list(results)
+        for at, value in enumerate(node.outputs):
             if value.name in ours:
-                at_most = tolerances[value.name]
-                found.append(_compare(node, value, ours[value.name], result, at_most))
+                mine, read[at] = ours[value.name], ours[value.name]
+                made = _compare(node, value, mine, results[at], tolerances[value.name])
+                if not made.agrees and _sums(node):
+                    terms = _array(run_loops(_of_magnitudes(node), operands))
+                    made = _compare(node, value, mine, results[at], tolerances[value.name], terms)
+                found.append(made)
+        return tuple(read)
 
     # Both draw the same random numbers, and so does whatever is run afterwards.
     with drawing_again() as rewind:
@@ -91,7 +103,26 @@ def _tolerances(graph: Graph) -> dict[str, float]:
     return found
 
 
-def _compare(node: Node, value: Value, ours: Any, theirs: Any, tolerance: float) -> Comparison:
+def _sums(node: Node) -> bool:
+    """Say whether a node is one sum, in whatever order its terms are added."""
+    return node.formula is not None and node.formula.op == "+=" and len(node.outputs) == 1
+
+
+def _of_magnitudes(node: Node) -> Node:
+    """y[i] += x[i, j]  -->  y[i] += abs(x[i, j])"""
+    assert node.formula is not None, "asked of sums alone"
+    value = Call("abs", (node.formula.value,))
+    return replace(node, formula=replace(node.formula, value=value, fill=Const(0)))
+
+
+def _compare(
+    node: Node,
+    value: Value,
+    ours: Any,
+    theirs: Any,
+    tolerance: float,
+    terms: Array | None = None,
+) -> Comparison:
     mine, other = _array(ours), _array(theirs)
     if mine.shape != other.shape:
         return Comparison(value.name, node, float("inf"), tolerance)
@@ -100,14 +131,15 @@ def _compare(node: Node, value: Value, ours: Any, theirs: Any, tolerance: float)
     if np.any(special & ~same):
         return Comparison(value.name, node, float("inf"), tolerance)
     gaps = np.abs(np.where(special, 0, mine) - np.where(special, 0, other))
-    scale = float(np.abs(np.where(special, 0, other)).max(initial=0.0))
+    measure = other if terms is None else terms
+    scale = float(np.abs(np.where(special, 0, measure)).max(initial=0.0))
     widest = float(gaps.max(initial=0.0))
     difference = widest / scale if scale else widest
     return Comparison(value.name, node, difference, tolerance)
 
 
-def _array(tensor: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
-    array: np.ndarray[Any, np.dtype[np.float64]] = tensor.detach().double().numpy()
+def _array(tensor: Any) -> Array:
+    array: Array = tensor.detach().double().numpy()
     return array
 
 
