@@ -10,6 +10,8 @@ import math
 from collections.abc import Callable, Sequence
 
 from tilewright.base.sizes import larger, smaller
+from tilewright.graph.build import Builder
+from tilewright.graph.ir import Node
 from tilewright.ops.nest import (
     chosen_dims,
     index,
@@ -22,7 +24,7 @@ from tilewright.ops.nest import (
     sizes,
     steps,
 )
-from tilewright.ops.operator import Attrs, Operator, Types, sample
+from tilewright.ops.operator import Attrs, Operator, Tangents, Types, sample, write
 
 _ANY = "f[2, 3]"
 _CUBE = "f[2, 3, 4]"
@@ -158,14 +160,30 @@ def _flip(types: Types, attrs: Attrs) -> str:
 
 
 def _roll(types: Types, attrs: Attrs) -> str:
+    """Read the last dim in two runs, each of neighbours in memory; a remainder would hide that."""
     shape = sizes(types[0].shape)
-    shifts = numbers(attrs["shifts"])
-    entries = loops(len(shape))
-    for shift, named in zip(shifts, numbers(attrs["dims"]), strict=True):
+    entries, ahead = loops(len(shape)), [0] * len(shape)
+    for shift, named in zip(numbers(attrs["shifts"]), numbers(attrs["dims"]), strict=True):
         dim = one_dim(named, len(shape))
-        if shape[dim]:
-            entries[dim] = f"({entries[dim]}+{-shift % shape[dim]})%{shape[dim]}"
-    return _read(shape, entries)
+        ahead[dim] = (ahead[dim] - shift) % shape[dim] if shape[dim] else 0
+    for dim in range(len(shape) - 1):
+        if ahead[dim]:
+            entries[dim] = f"({entries[dim]}+{ahead[dim]})%{shape[dim]}"
+    if not shape or not ahead[-1]:
+        return _read(shape, entries)
+    *others, last = entries
+    first = shape[-1] - ahead[-1]
+    near, far = index([*others, f"{last}+{ahead[-1]}"]), index([*others, f"{last}-{first}"])
+    return f"y[{limited(shape)}] = x[{near}] if {last} < {first} else x[{far}]"
+
+
+def _roll_vjp(builder: Builder, node: Node, tangents: Tangents) -> Tangents:
+    (dy,) = tangents
+    if dy is None:
+        return (None,)
+    back = tuple(-shift for shift in numbers(node.attr("shifts")))
+    body = _roll((dy.type,), {"shifts": back, "dims": node.attr("dims")})
+    return (write(builder, body, x=dy, dtype=dy.type.dtype, origin=node.origin),)
 
 
 def _repeat(types: Types, attrs: Attrs) -> str:
@@ -375,8 +393,13 @@ VIEWS = (
         "roll(x; shifts, dims)  y[i] = x[(i-shift)%n]",
         "Dims turned round.",
         declare=_roll,
+        vjp=_roll_vjp,
+        vjp_reason="a roll back; that of two runs would be a sum of two, each with zeros",
         eager="{x}.roll({shifts}, {dims})",
-        samples=(sample("f[5, 3]", shifts=(2, -1), dims=(0, 1)),),
+        samples=(
+            sample("f[5, 3]", shifts=(2, -1), dims=(0, 1)),
+            sample("f[2, 4]", shifts=(3, 3, 4), dims=(-1, 1, 0)),
+        ),
     ),
     Operator(
         "repeat(x; repeats)  y[i] = x[i%n]",
