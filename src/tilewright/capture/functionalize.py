@@ -29,6 +29,7 @@ from tilewright.capture.custom_functions import (
     open_custom_functions,
 )
 from tilewright.capture.custom_ops import stop_gradient
+from tilewright.capture.fast_paths import fast_paths
 from tilewright.capture.inline import prepare, specialize
 from tilewright.capture.keep import DropoutMode, overrides
 from tilewright.capture.origin import dotted, origin_of_meta, origin_of_text
@@ -183,7 +184,7 @@ def _trace(
             DropoutMode(),
         ):
             traced, signature = aot_export_module(
-                module, fakes, trace_joint=False, decompositions={}
+                module, fakes, trace_joint=False, decompositions=fast_paths()
             )
     except TilewrightError:
         raise
