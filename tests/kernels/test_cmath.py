@@ -19,7 +19,8 @@ from .harness import runnable
 Array = np.ndarray
 TWO = ["pow", "atan2", "hypot", "xlogy", "xlog1py"]
 ONE = [name for name in ULP if name not in TWO]
-STEPS = [name for name in STEPPED if name in ULP]
+STEPS = [name for name in STEPPED if name in ONE]
+STEPS_OF_TWO = [name for name in STEPPED if name in TWO]
 
 
 def sigmoid(x: Array) -> Array:
@@ -64,6 +65,11 @@ def build(folder: Path, processor: str) -> tuple[ctypes.CDLL, str]:
         text += "for (long i = 0; i < n; i++) y[i] = x[i];"
         text += f"for (long i = 0; i < n; i += 96) {{ {name}_f32_lanes(y + i, 64); "
         text += f"{name}_f32_lanes(y + i + 64, 32); }} }}"
+    for name in STEPS_OF_TWO:
+        text += f"\nvoid loop_{name}_lanes(const float *x, const float *z, float *y, long n) {{"
+        text += "for (long i = 0; i < n; i++) y[i] = x[i];"
+        text += f"for (long i = 0; i < n; i += 96) {{ {name}_f32_lanes(y + i, z + i, 64); "
+        text += f"{name}_f32_lanes(y + i + 64, z + i + 64, 32); }} }}"
     source, library = folder / "cmath.c", folder / "cmath.so"
     source.write_text(text)
     command = [
@@ -173,4 +179,16 @@ def test_functions_of_lanes_have_the_bits_of_one(name: str, for_lanes: ctypes.CD
     x = np.concatenate([np.float32(EDGES), bits.view(np.float32), near])
     x = x[: x.size // 96 * 96]
     one, lanes = (call(for_lanes, loop, x) for loop in (name, f"{name}_lanes"))
+    np.testing.assert_array_equal(one.view(np.uint32), lanes.view(np.uint32))
+
+
+@pytest.mark.parametrize("name", STEPS_OF_TWO)
+def test_functions_of_lanes_of_two_have_the_bits_of_one(name: str, for_lanes: ctypes.CDLL) -> None:
+    rng = np.random.default_rng(2)
+    pairs = np.array([(a, b) for a in EDGES for b in EDGES], np.float32)
+    bits = rng.integers(0, 2**32, (96 * 3000, 2), dtype=np.uint64).astype(np.uint32)
+    drawn = rng.uniform(-9, 9, (96 * 3000, 2)).astype(np.float32)
+    every = np.concatenate([pairs, bits.view(np.float32), drawn])
+    x, z = every[: len(every) // 96 * 96].T.copy()
+    one, lanes = (call(for_lanes, loop, x, z) for loop in (name, f"{name}_lanes"))
     np.testing.assert_array_equal(one.view(np.uint32), lanes.view(np.uint32))

@@ -5,7 +5,7 @@ The idea: reduce the argument to one octave, then a polynomial; what is hot stay
 This module does not know who calls them; the errors stand in `cmath`.
 """
 
-from tilewright.kernels.cmath_snippet import Snippet, Step, horner, in_steps
+from tilewright.kernels.cmath_snippet import Snippet, Step, horner, in_steps, lanes_head
 from tilewright.kernels.cmath_wide import EXP_LANES, TERMS
 
 _POLYNOMIAL = horner("q", "r", TERMS)
@@ -312,6 +312,15 @@ static inline float pow_f32(float x, float y) {
     return one ? 1.0f : (float)p;
 }""",
         ("exp_wide", "log_wide"),
+    ),
+    Snippet(
+        "pow_f32_lanes",
+        f"""\
+/* In a loop of its own: beside other types the compiler finds no vectors in one of doubles. */
+{lanes_head("pow_f32", takes=("x", "y"))}\
+    for (long l = 0; l < count; l++) x_[l] = pow_f32(x_[l], y_[l]);
+}}""",
+        ("pow_f32",),
     ),
     Snippet(
         "fma_f32",
