@@ -294,7 +294,8 @@ def test_how_far_rows_are_packed_is_as_the_kernel_has_it() -> None:
     assert f"#define FAR {FAR} " in text
     assert f"#define SPREAD {SPREAD} " in text
     assert f"#define PAGE ({PAGE} / (long)sizeof(T))" in text
-    assert "#define FEW(step) (VECTOR == 64 && step <= PAGE ? 4 : 2)" in text
+    few = "(VECTOR == 64 ? (step <= PAGE ? 4 : 2) : along && step <= 2 * SPREAD ? 12 : 2)"
+    assert f"#define FEW(step, along) {few}" in text
 
 
 @pytest.mark.parametrize(
@@ -302,6 +303,7 @@ def test_how_far_rows_are_packed_is_as_the_kernel_has_it() -> None:
     [
         (64, 56, 1024, False), (64, 57, 1024, True), (64, 28, 1025, False), (64, 29, 1025, True),
         (32, 12, 1024, False), (32, 13, 1024, True), (64, 128, 127, False), (64, 57, 128, True),
+        (32, 72, 256, False), (32, 73, 256, True), (32, 13, 257, True), (32, 100, 127, False),
     ],
 )  # fmt: skip
 def test_rows_that_few_tiles_read_are_not_packed(

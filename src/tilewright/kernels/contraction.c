@@ -24,8 +24,9 @@
 #define FAR 512                 /* rows of a further apart fall on the same sets of the cache */
 #define SPREAD 128              /* so do the rows of b that a panel reads, which are more */
 #define PAGE (4096 / (long)sizeof(T))
-/* Tiles below each other that read such rows where they lie: in less time than packing takes. */
-#define FEW(step) (VECTOR == 64 && step <= PAGE ? 4 : 2)
+/* Tiles below each other that read such rows where they lie: in less time than packing takes.  Rows of
+   a that lie `along` the terms leave more of the caches to b. */
+#define FEW(step, along) (VECTOR == 64 ? (step <= PAGE ? 4 : 2) : along && step <= 2 * SPREAD ? 12 : 2)
 #define LOOPS 16                /* of rows, columns or terms, at most */
 #define FEW_ROWS (VECTOR == 64 ? 4 : 3) /* that take many columns at a time: */
 #define ASKS (VECTOR == 64)     /* whether tiles ask for memory that follows; shorter ones lose by it */
@@ -578,7 +579,7 @@ void NAME(const long *down, const long *across, const long *along, long top, lon
     const int words = paired && next_w % PAIR == 0 && (equal || even(bw, depth, next_w));
     const long step_b = matched ? next_t : next_w / PAIR;       /* from a word to the next */
     const long spread = __builtin_labs(step_b) / (matched ? PAIR : 1);
-    const int dense = (rows <= FEW(spread) * ROWS || spread < SPREAD) && (matched || words);
+    const int dense = (rows <= FEW(spread, step_a == 1) * ROWS || spread < SPREAD) && (matched || words);
     const long beside = near_b && paired && !dense ? some / PANEL * PANEL : 0;
     pack_rows(depth, beside / PANEL, b + bj[0], bw, packed_b);
     int direct[COLUMNS / PANEL];                        /* panels of b that are not packed */

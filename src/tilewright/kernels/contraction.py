@@ -26,6 +26,7 @@ LINE = 64  # bytes of b that one step over the terms finds together: tiles read 
 SPAN = 2**31  # elements that a tensor has less than, from the first to the last
 SPREAD = 128  # as in contraction.c: elements between rows of b that many tiles read, to be packed
 TALL = 56  # rows of a block, at least: what is packed of b serves four tiles
+HALF = 48  # rows, at least, of either of two blocks where columns make one or three
 BLOCK_FLOPS, MOST_BLOCKS = 128_000_000, 64  # a large product is cut into more blocks
 ROOM_A, ROOM_B = 1 << 18, 1 << 20  # as in contraction.c: bytes for packed rows and columns
 PASSING = 8  # as there: panels that are packed at a time where one group of rows reads them
@@ -311,9 +312,11 @@ def blocks(product: Product, tiling: Tiling) -> tuple[int, int]:
         return max(0, wanted - units), (rows * columns + PACKING * packed) * uneven
 
     most = max(1, PARTS // batch)
+    halves = columns // SLICE in (1, 3) and 2 * HALF <= rows < 2 * TALL
+    tall = HALF if halves else TALL
     cuts = (
         (down, across)
-        for down in range(1, max(1, min(most, rows // TALL)) + 1)
+        for down in range(1, max(1, min(most, rows // tall)) + 1)
         for across in range(1, max(1, min(most // down, columns // SLICE)) + 1)
     )
     return min(cuts, key=price)

@@ -383,8 +383,11 @@ def _packs_b(product: Product, tiles: int, width: int, vector: int) -> bool:
     whole = len(product.columns) == 1 or run % together == 0
     if len(product.terms) > 1 or step != 1 or not whole:
         return True
-    spread = abs(product.terms[0][2])
-    few = 4 if vector == 64 and spread * product.dtype.bytes <= PAGE else 2
+    along, spread = product.terms[0][1] == 1, abs(product.terms[0][2])
+    if vector == 64:
+        few = 4 if spread * product.dtype.bytes <= PAGE else 2
+    else:
+        few = 12 if along and spread <= 2 * SPREAD else 2
     return tiles > few and spread >= SPREAD
 
 
