@@ -110,6 +110,28 @@ def test_a_bias_joins_the_sum_before_it_is_rounded(
         assert torch.equal(follows, torch.relu(found))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("alpha", "beta"), [(0.7, 0.3), (2.5, 0), (1, 0.5), (-1.3, 1)])
+def test_a_sum_is_scaled_before_it_is_rounded(
+    alpha: float, beta: float, dtype: torch.dtype
+) -> None:
+
+    def scaled(bias: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        return torch.addmm(bias, a, b, alpha=alpha, beta=beta)
+
+    def in_batches(bias: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        return torch.baddbmm(bias, a[None], b[None], alpha=alpha, beta=beta)[0]
+
+    given = tuple(
+        numbers(*shape, seed=k).to(dtype) for k, shape in enumerate(((65,), (17, 64), (64, 65)))
+    )
+    bias, a, b = (tensor.double() for tensor in given)
+    for function in (scaled, in_batches):
+        found = tw.compile(function, *given)(*given)
+        assert found.dtype == dtype
+        assert is_sum_rounded_once(found, alpha * a, b.mT, beta * bias)
+
+
 @pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4"])
 def test_a_bias_joins_the_sum_for_any_processor(target: str) -> None:
     given = numbers(30, 500), numbers(70, 500, seed=1), numbers(70, seed=2)

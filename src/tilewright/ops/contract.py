@@ -49,13 +49,17 @@ def _addmm(builder: Builder, inputs: tuple[Value, ...], attrs: Attrs) -> tuple[V
     if alpha == beta == 1 and is_half(a):
         shape = (*a.type.shape[:-1], b.type.shape[-1])
         return (_onto(builder, body, x, shape, "addmm", {"a": a, "b": b}),)
-    product = write(builder, body, a=a, b=b, name="product")
+    # In half types a sum is rounded once, after it is scaled and added to, as torch does.
+    product = write(builder, body, a=a, b=b, dtype=a.type.dtype.compute, name="product")
     scaled = "p[...]" if alpha == 1 else "alpha * p[...]"
     added = "x[...]" if beta == 1 else "beta * x[...]"
     if beta == 0:  # torch does not read x at all: NaN in it does not spread
-        return (write(builder, f"y[...] = {scaled}", p=product, alpha=alpha, name="addmm"),)
+        body = f"y[...] = {scaled}"
+        made = write(builder, body, p=product, alpha=alpha, dtype=a.type.dtype, name="addmm")
+        return (made,)
     body = f"y[...] = {added} + {scaled}"
-    return (write(builder, body, x=x, p=product, alpha=alpha, beta=beta, name="addmm"),)
+    given = {"x": x, "p": product, "alpha": alpha, "beta": beta}
+    return (write(builder, body, given, dtype=a.type.dtype, name="addmm"),)
 
 
 def is_half(value: Value) -> bool:
