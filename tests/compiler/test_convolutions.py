@@ -1,6 +1,7 @@
 """Convolutions are products of our own or the library's calls; either way they equal eager's."""
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,9 +11,12 @@ from tests.compiler.threads import assert_threads_change_no_bit
 from tests.sweep import few
 
 import tilewright as tw
+from tilewright.autodiff import reverse
+from tilewright.capture import capture
 from tilewright.compiler.convolutions import WIDE, PlaceConvolutions
+from tilewright.compiler.faster import leads_convolutions
 from tilewright.graph.ir import LIBRARY
-from tilewright.optimize import Expand
+from tilewright.optimize import DeadCode, Expand
 from tilewright.runtime import segments
 from tilewright.tune import this_processor
 
@@ -146,6 +150,7 @@ def test_the_library_has_the_convolutions_that_it_is_faster_at() -> None:
 
 @pytest.mark.parametrize(("groups", "calls"), [(32, 0), (16, 0), (8, 2)])
 def test_groups_of_few_channels_are_products(groups: int, calls: int) -> None:
+    calls = 0 if leads_convolutions("") else calls
     x, w = torch.randn(4, 64, 14, 14), torch.randn(128, 64 // groups, 3, 3)
     gradient = tw.grad(lambda x, w: F.conv2d(x, w, None, 2, 1, 1, groups).square().sum(), (0, 1))
     assert f"{calls} library calls" in gradient.explain(x, w)
@@ -202,13 +207,57 @@ def test_wide_vectors_have_windows_two_apart_and_of_one_element(
 
 
 @pytest.mark.parametrize(
+    ("sum_", "shape", "kernel", "stride", "groups", "dtype", "leads"),
+    [
+        ("forward", (4, 64, 48, 48), (32, 64, 3, 3), 2, 1, torch.float32, True),
+        ("forward", (4, 8, 48, 48), (32, 8, 3, 3), 2, 1, torch.float32, True),
+        ("forward", (4, 200, 24, 24), (32, 200, 1, 1), 1, 1, torch.float32, True),
+        ("forward", (4, 64, 48, 48), (32, 32, 3, 3), 2, 2, torch.float32, True),
+        ("forward", (4, 4, 48, 48), (32, 4, 3, 3), 2, 1, torch.float32, False),
+        ("forward", (4, 24, 24, 24), (32, 24, 5, 5), 1, 1, torch.float32, False),
+        ("forward", (4, 24, 49, 49), (32, 24, 5, 5), 2, 1, torch.float32, False),
+        ("forward", (4, 24, 96, 96), (32, 24, 4, 4), 4, 1, torch.float32, True),
+        ("forward", (4, 24, 24, 24), (32, 24, 5, 5), 1, 1, torch.float64, True),
+        ("input", (4, 24, 24, 24), (32, 24, 5, 5), 1, 1, torch.float32, False),
+        ("input", (4, 3, 95, 95), (32, 3, 11, 11), 4, 1, torch.float32, True),
+        ("input", (4, 512, 9, 9), (512, 512, 3, 3), 2, 1, torch.float32, False),
+        ("weight", (4, 24, 49, 49), (32, 24, 5, 5), 2, 1, torch.float32, True),
+        ("weight", (4, 24, 24, 24), (32, 24, 5, 5), 1, 1, torch.float32, False),
+    ],
+)
+def test_where_ours_lead_windows_apart_and_of_one_element_are_products(
+    sum_: str,
+    shape: tuple[int, ...],
+    kernel: tuple[int, ...],
+    stride: int,
+    groups: int,
+    dtype: torch.dtype,
+    *,
+    leads: bool,
+) -> None:
+    """And everything in float64; who does not lead leaves all of these to the library."""
+    x, w = torch.randn(shape, dtype=dtype), torch.randn(kernel, dtype=dtype)
+
+    graph = capture(lambda x, w: F.conv2d(x, w, None, stride, 0, 1, groups), x, w).graph
+    if sum_ != "forward":
+        joint = reverse(graph, [graph.inputs[sum_ == "weight"].name]).graph
+        graph = replace(joint, outputs=joint.outputs[-1:])
+    graph = DeadCode()(Expand(lambda node: "conv" not in node.op)(graph))
+    for led in (True, False):
+        placed = PlaceConvolutions(vector=WIDE // 2, leads=led)(graph)
+        called = sum(node.op == LIBRARY for node in placed.nodes)
+        assert called == (not (led and leads))
+
+
+@pytest.mark.parametrize(
     ("stride", "padding"), [(1, 0), (1, 1), (2, 0), (3, 0), (2, 1), (3, 2), (2, 3)]
 )
 def test_gradients_of_windows_of_one_element_are_products(stride: int, padding: int) -> None:
     x, w = torch.randn(4, 200, 37, 40), torch.randn(160, 200, 1, 1)
     gradient = tw.grad(lambda x, w: F.conv2d(x, w, None, stride, padding).sin().sum(), (0, 1))
     text = gradient.explain(x, w)
-    called = stride == 1 and this_processor("").vector < WIDE  # forward
+    short = this_processor("").vector < WIDE and not leads_convolutions("")
+    called = stride == 1 and short  # forward
     assert text.count("contraction: ") == 3 - called
     assert f"{int(called)} library calls" in text
     exact = [t.double().requires_grad_() for t in (x, w)]

@@ -1,12 +1,10 @@
 """A target chooses the instructions of kernels: results stay, what cannot run is refused."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-import torch.nn.functional as F
 from bench import cpu_kernels
 from tests.kernels.harness import runnable
 from tests.sweep import few, swept
@@ -14,7 +12,7 @@ from tests.sweep import few, swept
 import tilewright as tw
 from tilewright.base.errors import OptionError
 from tilewright.capture import capture
-from tilewright.compiler import build, contraction
+from tilewright.compiler import build, faster
 from tilewright.runtime import TARGETS, check_target, find_toolchain, processor
 from tilewright.tune import Store, this_processor
 from tilewright.tune.processor import library_vector_of
@@ -73,9 +71,16 @@ def test_each_level_needs_what_those_below_it_need() -> None:
     ],
 )
 def test_rows_times_a_large_transposed_matrix_are_ours_where_that_was_measured(
-    rows: int, columns: int, *, along: bool, ours: bool
+    rows: int,
+    columns: int,
+    *,
+    along: bool,
+    ours: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     """A few rows whose terms lie together read the matrix along them; for others it is packed."""
+    monkeypatch.setattr(faster, "is_library_at_home", lambda: True)
     x, w = torch.randn((rows, 1024) if along else (1024, rows)), torch.randn(columns, 1024)
 
     def f(x: Tensor, w: Tensor) -> Tensor:
@@ -83,26 +88,39 @@ def test_rows_times_a_large_transposed_matrix_are_ours_where_that_was_measured(
 
     for target, measured in (("x86-64-v3", True), ("x86-64", False)):
         options = tw.Options(target=runnable(target))
-        built = tw.compile(f, x, w, options=options)
+        store = Store(this_processor(options.target), tmp_path)
+        graph = capture(f, x, w).graph
+        built = build(graph, options, store)
         assert ("aten.mm.out" not in built.explain()) == (ours and measured)
-        torch.testing.assert_close(
-            built(x, w).double(), f(x.double(), w.double()), rtol=1e-4, atol=1e-3
-        )
+        (found,) = built.run([{"x": x, "w": w}[value.name] for value in graph.inputs])
+        torch.testing.assert_close(found.double(), f(x.double(), w.double()), rtol=1e-4, atol=1e-3)
 
 
 @pytest.mark.parametrize(
     ("batch", "side", "terms"), [((), 1024, 64), ((40,), 64, 128), ((), 16, 100_000)]
 )
+@pytest.mark.parametrize("home", [True, False])
 def test_large_products_in_float32_are_ours_where_threads_have_blocks(
-    batch: tuple[int, ...], side: int, terms: int
+    batch: tuple[int, ...],
+    side: int,
+    terms: int,
+    *,
+    home: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
+    """And in float64 where the library was written for others."""
+    monkeypatch.setattr(faster, "is_library_at_home", lambda: home)
     a, b = torch.randn(*batch, side, terms), torch.randn(*batch, terms, side)
     options = tw.Options(target=runnable("x86-64-v3"))
     for dtype in (torch.float32, torch.float64):
-        built = tw.compile(torch.matmul, a.to(dtype), b.to(dtype), options=options)
-        assert ("aten." not in built.explain()) == (dtype == torch.float32 and side > 16)
-        found = built(a.to(dtype), b.to(dtype)).double()
-        torch.testing.assert_close(found, a.double() @ b.double(), rtol=1e-4, atol=1e-3)
+        x, y = a.to(dtype), b.to(dtype)
+        graph = capture(torch.matmul, x, y).graph
+        built = build(graph, options, Store(this_processor(options.target), tmp_path))
+        measured = dtype == torch.float32 or not home
+        assert ("aten." not in built.explain()) == (measured and side > 16)
+        (found,) = built.run([x, y])
+        torch.testing.assert_close(found.double(), a.double() @ b.double(), rtol=1e-4, atol=1e-3)
 
 
 @pytest.mark.parametrize(("target", "depth"), [("x86-64-v3", 256), ("x86-64-v4", 512)])
@@ -122,45 +140,6 @@ def test_products_sum_as_many_terms_at_a_time_as_pays_with_the_target_s_vectors(
     torch.testing.assert_close(
         built.run([a, b])[0].double(), f(a.double(), b.double()), rtol=1e-4, atol=1e-3
     )
-
-
-LARGE = {
-    "single": ((300, 400), (400, 500), torch.float32),
-    "double": ((300, 400), (400, 500), torch.float64),
-    "some rows of a transpose": ((8, 1600), (1600, 1600), torch.float32),
-    "few rows of a transpose": ((7, 2000), (2000, 2000), torch.float32),
-    "few rows": ((7, 3000), (3000, 2000), torch.float32),
-}
-ALONG = {"some rows of a transpose", "few rows of a transpose"}
-SHORT = {"single", *ALONG}
-
-
-@pytest.mark.parametrize(
-    ("vector", "theirs", "ours"),
-    [
-        (64, 32, {*SHORT, "double", "few rows"}),
-        (64, 64, ALONG),
-        (32, 64, SHORT),
-        (32, 32, SHORT),
-        (16, 16, set()),
-    ],
-)
-def test_large_products_are_ours_where_the_library_has_shorter_vectors(
-    vector: int, theirs: int, ours: set[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    here = replace(this_processor(), vector=vector)
-    monkeypatch.setattr(contraction, "this_processor", lambda _: here)
-    monkeypatch.setattr(contraction, "library_vector", lambda: theirs)
-    found = set()
-    for name, (left, right, dtype) in LARGE.items():
-        x, w = torch.randn(left, dtype=dtype), torch.randn(right, dtype=dtype)
-        function = F.linear if "transpose" in name else torch.matmul
-        built = build(capture(function, x, w).graph, tw.Options(), Store(here, tmp_path))
-        (y,), exact = built.run([x, w]), function(x.double(), w.double())
-        torch.testing.assert_close(y.double(), exact, rtol=1e-4, atol=1e-3)
-        if "aten.mm.out" not in built.explain():
-            found.add(name)
-    assert found == ours
 
 
 @pytest.mark.parametrize(("target", "ours"), [("x86-64-v3", True), ("x86-64-v4", False)])

@@ -17,7 +17,7 @@ from torch import Tensor
 import tilewright as tw
 from tilewright.autodiff import reverse
 from tilewright.capture import capture
-from tilewright.compiler import Built, Options, build, contraction
+from tilewright.compiler import Built, Options, build, faster
 from tilewright.compiler.choices import LIBRARY, OWN, Asked, usual_knobs
 from tilewright.compiler.tuning import Limits, Tuned, kernels_of, program_of, tune
 from tilewright.graph.evaluate import evaluate
@@ -86,7 +86,8 @@ def test_a_small_product_is_the_library_s_where_that_was_faster(store: Store) ->
 def test_a_large_product_is_ours_where_that_was_faster(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(contraction, "library_vector", lambda: 64)  # it is the usual way there
+    monkeypatch.setattr(faster, "library_vector", lambda: 64)  # it is the usual way there
+    monkeypatch.setattr(faster, "is_library_at_home", lambda: True)
     function, operands = product(300, 300, 300)
     case = function, [x.double() for x in operands]
     (asked,) = kernels(*case, store)

@@ -12,8 +12,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tilewright.base.expr import Call, Const, Read, Sym, reads
-from tilewright.compiler.contraction import arranged, as_matrices, drop, operands_of, product_in
+from tilewright.compiler.contraction import as_matrices, drop, operands_of, product_in
 from tilewright.compiler.epilogue import place_product
+from tilewright.compiler.strided import arranged
 from tilewright.graph.ir import FORMULA, Formula, Loop, Node, Value
 from tilewright.graph.notation import normal
 from tilewright.kernels import is_rounded

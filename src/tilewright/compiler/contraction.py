@@ -15,15 +15,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tilewright.base.dtypes import F32, DType
+from tilewright.base.dtypes import DType
 from tilewright.base.expr import Call, Const, Expr, Read, Sym
 from tilewright.base.sizes import least_of, same
 from tilewright.compiler.choices import alone, ask_product, usual_knobs
+from tilewright.compiler.faster import (
+    is_better_sliced,
+    is_faster,
+    is_packed,
+    is_spread,
+    is_tiny,
+    volume,
+)
 from tilewright.compiler.slices import Hoist, cut, laid_somewhere, nowhere, over, sliced
 from tilewright.compiler.strided import (
     Place,
+    arranged,
     dense_view,
-    grouped,
     is_contiguous,
     laid,
     placed,
@@ -37,10 +45,7 @@ from tilewright.graph.views import place
 from tilewright.kernels import (
     LOOPS,
     PRODUCT_DTYPES,
-    SLICE,
     SPAN,
-    SPREAD,
-    TALL,
     Emitted,
     Product,
     Role,
@@ -48,11 +53,10 @@ from tilewright.kernels import (
     emit_product,
     is_rounded,
     merged,
-    sums_along,
     tiles,
 )
 from tilewright.program import KEPT, LibraryCall, View, contiguous, reach, whole
-from tilewright.tune import LIBRARY, library_vector, read_tiling, this_processor
+from tilewright.tune import LIBRARY, read_tiling
 
 if TYPE_CHECKING:
     from tilewright.compiler.assemble import Assembly
@@ -87,7 +91,7 @@ def place_contraction(assembly: "Assembly", node: Node, follow: Follow | None = 
     follow: is asked, if ours is to compute it, to add a kernel of it and of what follows it.
     """
     found = product_in(node)
-    if found is None or 0 in node.output.type.shape or _is_tiny(found):
+    if found is None or 0 in node.output.type.shape or is_tiny(found):
         return False
     dtype, sources = node.output.type.dtype, operands_of(node)
     left, right = (assembly.places[sources[r.tensor].name] for r in (found.left, found.right))
@@ -134,19 +138,13 @@ def _decided(
     before, _ = assembly.before(right)
     lasts = able and before is not assembly and _is_laid_once(found, dtype, views)
     carried = operands_of(node)[found.left.tensor].name in assembly.carried
-    sliced = lasts and assembly.depth > 0 and _is_better_sliced(found, carried=carried)
+    sliced = lasts and assembly.depth > 0 and is_better_sliced(found, carried=carried)
     if library and ours and not (sliced or _is_copied(found, left, right)):
-        target = assembly.options.target
-        along = before is assembly and _is_along(found, dtype, left, right, target)
-        few = before is assembly and _is_packed_for_few(found, right)
-        small = _flops(found) <= SMALL and not few
-        if is_rounded(dtype):
-            ours = along or _is_better_in_pairs(found, right, target)
-        else:
-            ours = along or small or _is_better(found, dtype, right, target)
+        once = before is not assembly
+        ours = is_faster(found, dtype, (left, right), assembly.options.target, once=once)
     if not (ours or library):
         return None
-    if lasts and before.kind == KEPT and (_is_packed(found, right) or _is_spread(found, right)):
+    if lasts and before.kind == KEPT and (is_packed(found, right) or is_spread(found, right)):
         return usual_knobs(assembly.options), assembly.hoisted, "packed once"
     tiling = usual_knobs(assembly.options) if ours else None
     able = able and not is_rounded(dtype)
@@ -203,18 +201,6 @@ def _add(assembly: "Assembly", node: Node, call: MatrixCall, tiling: Tiling, why
     return call.by
 
 
-SMALL = 40_000_000
-"""Operations up to which ours is as fast as the library called for it, anywhere."""
-TINY, BATCH = 256, 64
-"""Terms of one product of so large a batch up to which plain loops take less time than to call for
-its tiles does."""
-FEW, MUCH = 16, 65536
-"""Rows that do not pay for packing this many elements of the right operand."""
-SOME, LARGE = 8, 1 << 20
-"""Rows that pay for packing so many nevertheless, as the library does not share them out."""
-MANY, SHARED = 256, 1 << 23
-"""Rows up to which a right operand of as many elements is worth the memory of a copy as tiles read
-it, made once for all steps of a loop: with more rows, packing is a small part of each step."""
 RUN = 8
 """Elements of a result that lie together and are worth a vector."""
 
@@ -238,19 +224,9 @@ def is_ours(found: Contraction, dtype: DType) -> bool:
     loops = (*found.batch, *found.m, *found.n, *found.k)
     if dtype not in PRODUCT_DTYPES or any(type(fixed(loop.extent)) is not int for loop in loops):
         return False
-    if _volume(found.k) == 0 or not math.isfinite(found.scale):
+    if volume(found.k) == 0 or not math.isfinite(found.scale):
         return False  # nothing would write the zeros of an empty sum; C has no literal for infinity
     return max(map(len, (found.m, found.n, found.k))) <= LOOPS and _span(found) < SPAN
-
-
-def _flops(found: Contraction) -> int:
-    return 2 * _volume((*found.batch, *found.m, *found.n, *found.k))
-
-
-def _is_tiny(found: Contraction) -> bool:
-    """Say whether a product is one of many that are over before tiles of sums are set up."""
-    batch, one = _volume(found.batch), _volume((*found.m, *found.n, *found.k))
-    return type(batch) is type(one) is int and batch >= BATCH and one <= TINY
 
 
 def _is_copied(found: Contraction, left: View, right: View) -> bool:
@@ -267,66 +243,6 @@ def _is_small(view: View) -> bool:
         return False
     low, high = reach(view.shape, view.strides)
     return high - low < SPAN
-
-
-def _is_packed_for_few(found: Contraction, right: View) -> bool:
-    """Say whether most of the time would go into packing the right operand for a few rows."""
-    few = _volume(found.m) < FEW and _volume((*found.n, *found.k)) >= MUCH
-    return few and _is_packed(found, right)
-
-
-def _is_better_in_pairs(found: Contraction, right: View, target: str) -> bool:
-    """Say whether ours is as fast in bfloat16 as the library's, which is slow where vectors are
-    shorter than 64 bytes; else most of the time may go into turning columns for some rows."""
-    some = _volume(found.m) < 2 * FEW and _volume((*found.n, *found.k)) >= LARGE
-    turned = some and _is_packed(found, right)
-    return this_processor(target).vector < 64 or (_flops(found) <= SMALL and not turned)
-
-
-def _is_along(found: Contraction, dtype: DType, left: View, right: View, target: str) -> bool:
-    """Say whether a few rows read the right operand once, along its terms: the library does not."""
-    if not sums_along(dtype, this_processor(target).vector, _volume(found.m), _volume(found.k)):
-        return False
-    batch = [(loop,) for loop in found.batch]
-    a = arranged(left, found.left.index, (*batch, found.m, found.k))
-    b = arranged(right, found.right.index, (*batch, found.n, found.k))
-    return all(view is not None and view.strides[-1] == 1 for view in (a, b))
-
-
-def _is_better(found: Contraction, dtype: DType, right: View, target: str) -> bool:
-    """Say whether ours is faster than the library's, as measured where its vectors are shorter, and
-    in float32 with 32 bytes. Threads may not be asked how many they are: bits would follow."""
-    rows, ours = _volume(found.m), this_processor(target).vector
-    if ours > max(32, library_vector()):
-        return not _is_packed_for_few(found, right) or (rows >= SOME and dtype == F32)
-    if ours != 32 or dtype != F32:
-        return False
-    if rows < FEW:
-        large = not found.batch and _volume((*found.n, *found.k)) >= LARGE
-        return rows >= SOME and large and _is_packed(found, right)
-    cut = _volume(found.batch) * max(1, rows // TALL) * max(1, _volume(found.n) // SLICE)
-    return cut >= Tiling().blocks
-
-
-def _is_packed(found: Contraction, right: View) -> bool:
-    """Say whether columns of the right operand are apart, so that every run packs them."""
-    b = arranged(right, found.right.index, (*((loop,) for loop in found.batch), found.k, found.n))
-    return b is not None and b.strides[-1] != 1
-
-
-def _is_spread(found: Contraction, right: View) -> bool:
-    """Say whether rows of the right operand lie so far apart that runs of many rows pack it."""
-    b = arranged(right, found.right.index, (*((loop,) for loop in found.batch), found.k, found.n))
-    return b is not None and _volume(found.m) >= 2 * FEW and abs(b.strides[-2]) >= SPREAD
-
-
-def _is_better_sliced(found: Contraction, *, carried: bool) -> bool:
-    """Say whether a copy of the right operand, made once for all steps, is worth its memory.
-
-    carried: whether the left one is made of carries; else the loop may be there to save memory.
-    """
-    rows, few = _volume(found.m), _volume((*found.n, *found.k)) <= SHARED
-    return rows < 2 * FEW or (carried and few and rows <= MANY)
 
 
 def _is_laid_once(found: Contraction, dtype: DType, views: tuple[View, View, View]) -> bool:
@@ -428,7 +344,7 @@ def as_matrices(
     out = arranged(result, found.target, (batch, m, n)) if found.scale == 1.0 else None
     direct = out is not None
     if out is None:
-        shape = tuple(_volume(group) for group in (batch, m, n))
+        shape = tuple(volume(group) for group in (batch, m, n))
         out = View(scratch((*batch, *m, *n)).buffer, shape, contiguous(shape), 0)
     if batch:
         return MatrixCall("aten.bmm.out", (a, b), out, direct)
@@ -444,18 +360,8 @@ def _operand(view: View, index: Sequence[Expr], groups: Groups, gather: Gather) 
 
 def _dense(view: View, index: Sequence[Expr], groups: Groups, gather: Gather) -> View:
     dense = gather(view, index, [loop for group in groups for loop in group])
-    shape = tuple(_volume(group) for group in groups)
+    shape = tuple(volume(group) for group in groups)
     return View(dense.buffer, shape, contiguous(shape), dense.offset)
-
-
-def arranged(view: View, index: Sequence[Expr], groups: Groups) -> View | None:
-    """Return a read as a view over groups of loops; None where no strides say it."""
-    found = placed(view, index, [loop for group in groups for loop in group])
-    if found is None:
-        return None
-    ends = [sum(len(group) for group in groups[: at + 1]) for at in range(len(groups))]
-    dims = [range(end - len(group), end) for end, group in zip(ends, groups, strict=True)]
-    return grouped(found.view, dims)
 
 
 def _usable(view: View) -> bool:
@@ -474,15 +380,11 @@ def _usable(view: View) -> bool:
 def _span(found: Contraction) -> int:
     """Return how many elements the result has, or a copy of an operand that no strides say."""
     extents = {x.name: fixed(x.extent) for x in (*found.batch, *found.m, *found.n, *found.k)}
-    spans = [_volume((*found.batch, *found.m, *found.n))]
+    spans = [volume((*found.batch, *found.m, *found.n))]
     for read, loops in ((found.left, found.m), (found.right, found.n)):
         if place(read.index, (1,) * len(read.index), list(extents), extents) is None:
-            spans.append(_volume((*found.batch, *loops, *found.k)))
+            spans.append(volume((*found.batch, *loops, *found.k)))
     return max(spans)
-
-
-def _volume(loops: Sequence[Loop]) -> int:
-    return math.prod(fixed(loop.extent) for loop in loops)
 
 
 def drop(view: View) -> View:

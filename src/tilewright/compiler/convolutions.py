@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 
 from tilewright.autodiff import full
-from tilewright.base.dtypes import DType
+from tilewright.base.dtypes import F64, DType
 from tilewright.compiler.choices import OWN, Asked, Choices, alone
 from tilewright.compiler.depthwise import is_depthwise
 from tilewright.compiler.options import Options
@@ -44,7 +44,8 @@ class PlaceConvolutions:
     """Turn convolution formulas into products, or library calls where these are allowed and faster;
     gradients of one convolution share a call.
 
-    vector: bytes of the vectors that products of ours have.
+    vector: bytes of the vectors that products of ours have.  leads: whether they take no more time
+    than the library, of whatever sizes.
     """
 
     library: bool = True
@@ -52,6 +53,7 @@ class PlaceConvolutions:
     frozen: bool = False
     choices: Choices = field(default_factory=Choices, compare=False)
     vector: int = 16
+    leads: bool = False
     name: str = "place_convolutions"
     needs: tuple[str, ...] = ()
     ensures: tuple[str, ...] = ()
@@ -113,7 +115,9 @@ class PlaceConvolutions:
             return True  # what was measured transformed the kernels each time
         if not self.library:
             return fast or ours
-        usual = fast or alone_each or _is_better_product(c, self.vector if ours else 0)
+        leads = ours and self.leads and _leads(c, dtype)
+        usual = fast or alone_each or leads
+        usual = usual or _is_better_product(c, self.vector if ours else 0)
         if not ours:
             return usual
         asked = Asked(
@@ -251,6 +255,23 @@ FEW_TAPS = 16
 library's time, but to 1.2 for more (AVX-512)."""
 MUCH = 1 << 21
 """Elements of kernels that phases of an image read in turn; of more, up to 1.5 of its time."""
+
+
+def _leads(c: Convolution, dtype: DType) -> bool:
+    """Say whether a product of ours takes no more time where the library has vectors of 32 bytes as
+    we have, and was not written for this processor.
+
+    In float32 windows of more elements that are one apart take up to 1.3 of its time as plain sums.
+    """
+    channels, *taps = c.shapes[1][1:]
+    if prod(taps) == 1:
+        return True
+    if max(c.stride) == 1:
+        return dtype == F64
+    if c.kind == "forward":
+        few = all(many <= 2 * step for many, step in zip(taps, c.stride, strict=True))
+        return few and (channels > FEW_CHANNELS or channels * prod(taps) > FEW_TERMS)
+    return c.kind == "weight" or prod(c.shapes[1]) <= MUCH
 
 
 def _is_better_product(c: Convolution, vector: int) -> bool:

@@ -14,6 +14,7 @@ from tilewright.compiler.attention import streams
 from tilewright.compiler.built import Built, Reasons, Stopwatch
 from tilewright.compiler.choices import Choices, choices_for
 from tilewright.compiler.convolutions import PlaceConvolutions, foreseen
+from tilewright.compiler.faster import leads_convolutions
 from tilewright.compiler.inplace import ReadBeforeUpdates
 from tilewright.compiler.library import served
 from tilewright.compiler.lying import ROW_BY_ROW, Lying, as_called, laid
@@ -60,9 +61,10 @@ def simplifying(options: Options) -> tuple[Pass, ...]:
 
 def placing(options: Options, choices: Choices) -> tuple[Pass, ...]:
     """Return the passes that say what computes what, with what."""
-    vector = this_processor(options.target).vector
+    vector, leads = this_processor(options.target).vector, leads_convolutions(options.target)
+    library, winograd, frozen = options.library, options.winograd, options.frozen
     before: tuple[Pass, ...] = (
-        PlaceConvolutions(options.library, options.winograd, options.frozen, choices, vector),
+        PlaceConvolutions(library, winograd, frozen, choices, vector, leads),
         SplitReductions(),
     )
     fuse: tuple[Pass, ...] = (Fuse(), FuseEpilogues())

@@ -30,7 +30,7 @@ from tilewright.graph.text import show
 from tilewright.program import Program, from_bytes, to_bytes
 from tilewright.runtime.cache import Cache
 from tilewright.runtime.toolchain import cache_bytes, cache_folder
-from tilewright.tune import library_vector, this_processor
+from tilewright.tune import is_library_at_home, library_vector, this_processor
 
 _PACKAGE = Path(__file__).parents[1]
 
@@ -44,7 +44,7 @@ def key_of(graph: Graph, options: Options, lying: Lying = ROW_BY_ROW) -> str | N
         return None
     if options.verify:
         return None  # whoever asks for checks wants them made
-    runs_on = f"{this_processor(options.target)} {library_vector()}"
+    runs_on = f"{this_processor(options.target)} {library_vector()} {is_library_at_home()}"
     made_from = (_CODE, *_versions(), repr(options), repr(lying), runs_on)
     return hashlib.sha256("\n".join((*made_from, show(graph))).encode()).hexdigest()
 

@@ -93,3 +93,13 @@ def placed(view: View, index: Sequence[Expr], loops: Sequence[Loop]) -> Place | 
 def laid(dense: View, loops: Sequence[Loop]) -> Place:
     """Return where the elements of a dense tensor over some loops lie."""
     return Place(dense, dict(zip((x.name for x in loops), dense.strides, strict=True)))
+
+
+def arranged(view: View, index: Sequence[Expr], groups: Sequence[Sequence[Loop]]) -> View | None:
+    """Return a read as a view over groups of loops; None where no strides say it."""
+    found = placed(view, index, [loop for group in groups for loop in group])
+    if found is None:
+        return None
+    ends = [sum(len(group) for group in groups[: at + 1]) for at in range(len(groups))]
+    dims = [range(end - len(group), end) for end, group in zip(ends, groups, strict=True)]
+    return grouped(found.view, dims)

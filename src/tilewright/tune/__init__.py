@@ -1,7 +1,12 @@
 """What kernels may be tried with, what was measured of them, and where that is kept."""
 
 from tilewright.tune.measured import LIBRARY, Measured, Timing, Verdict, judge
-from tilewright.tune.processor import Processor, library_vector, this_processor
+from tilewright.tune.processor import (
+    Processor,
+    is_library_at_home,
+    library_vector,
+    this_processor,
+)
 from tilewright.tune.space import (
     Candidate,
     product_candidates,
@@ -22,6 +27,7 @@ __all__ = [
     "Timing",
     "Verdict",
     "compare",
+    "is_library_at_home",
     "judge",
     "library_vector",
     "product_candidates",

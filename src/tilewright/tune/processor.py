@@ -50,7 +50,18 @@ def library_vector() -> int:
 
 def library_vector_of(told: str) -> int:
     """Return them for a processor that says this of itself."""
-    return _native(told) if "GenuineIntel" in told else min(32, _native(told))
+    return _native(told) if is_at_home(told) else min(32, _native(told))
+
+
+def is_library_at_home() -> bool:
+    """Say whether this processor is one of those that the library's kernels were written for: of
+    MKL, and of oneDNN, they are Intel's."""
+    return is_at_home(processor())
+
+
+def is_at_home(told: str) -> bool:
+    """Say so of a processor that says this of itself."""
+    return "GenuineIntel" in told
 
 
 def _native(told: str) -> int:
