@@ -256,6 +256,30 @@ def test_a_gradient_that_skips_what_is_inside_is_no_convolution(guard: str) -> N
     assert classify_convolution(formula(loose, 2, 3, 8), shapes) is not None
 
 
+LAST: dict[str, tuple[str, tuple[int, ...]]] = {
+    "forward": ("y[n<2,h<4,w<3,c<5] += x[n,2*h+i-1,w+j,c] * k[c,0,i<3,j<2]", (2, 4, 3, 5)),
+    "input": ("y[n<2,2*h+i-1,w+j,c<5] += d[n,h<4,w<3,c] * k[c,0,i<3,j<2]", (2, 8, 4, 5)),
+    "weight": ("y[c<5,0,i<3,j<2] += x[n<2,2*h+i-1,w+j,c] * d[n,h<4,w<3,c]", (5, 1, 3, 2)),
+}
+
+
+@pytest.mark.parametrize("kind", LAST)
+def test_channels_may_be_the_last_dim_where_each_has_a_kernel_of_its_own(kind: str) -> None:
+    text, shape = LAST[kind]
+    shapes = types(x=(2, 8, 4, 5), k=(5, 1, 3, 2), d=(2, 4, 3, 5))
+    made = formula(text, *shape)
+    found = classify_convolution(made, {name: shapes[name] for name in made.operands})
+    assert found is not None
+    assert (found.kind, found.last, found.groups) == (kind, True, 5)
+    assert (found.stride, found.padding, found.dilation) == ((2, 1), (1, 0), (1, 1))
+    assert found.shapes == ((2, 5, 8, 4), (5, 1, 3, 2), (2, 5, 4, 3))
+
+
+def test_other_convolutions_have_their_channels_second() -> None:
+    made = formula("y[n<2,h<4,o<6] += x[n,h+i,c<5] * k[o,c,i<3]", 2, 4, 6)
+    assert classify_convolution(made, types(x=(2, 6, 5), k=(6, 5, 3))) is None
+
+
 def test_a_batched_matrix_product_is_no_convolution() -> None:
     made = formula("y[b<2,m<3,n<4] += a[b,m,k<5] * w[b,k,n]", 2, 3, 4)
     assert classify_convolution(made, types(a=(2, 3, 5), w=(2, 5, 4))) is None

@@ -83,3 +83,21 @@ def test_without_orders_a_graph_stays_what_it_is() -> None:
     graph = parse(GRAPHS["products"])
     assert follow_memory(graph, {}, {}) is graph
     assert followed(graph, {}) == {}
+
+
+def test_channels_that_meet_a_kernel_each_are_taken_last_and_kernels_as_they_are() -> None:
+    graph = parse("""graph g(%x : f32[2, 3, 4, 5], %k : f32[3, 1, 2, 2]) {
+        %p = {y[n<2, c<3, h<3, w<4] += x[n, c, h+i, w+j] * k[c, 0, i<2, j<2]}(
+            %x, %k) : f32[2, 3, 3, 4]
+        %y = {y[n<2, c<3, h<3, w<4] = exp(p[n, c, h, w])}(%p) : f32[2, 3, 3, 4]
+        return %y }""")
+    last = (0, 2, 3, 1)
+    kernels = {"p": "k"}
+    after = follow_memory(graph, {"x": last}, {0: last}, lambda n: kernels.get(n.output.name))
+    verify(after)
+    assert [value.type.shape for value in after.inputs] == [(2, 4, 5, 3), (3, 1, 2, 2)]
+    assert len(after.nodes) == 2
+    x, k = inputs_for(graph)
+    (found,) = evaluate(after, [x.transpose(last), k], expand=expand)
+    (wanted,) = evaluate(graph, [x, k], expand=expand)
+    np.testing.assert_allclose(found, wanted.transpose(last), rtol=1e-6, atol=1e-6)

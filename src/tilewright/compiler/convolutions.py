@@ -226,7 +226,7 @@ def _find(graph: Graph) -> Iterator[tuple[str, _Found]]:
         operands = dict(zip(node.formula.operands, node.inputs, strict=True))
         types = {name: value.type for name, value in operands.items()}
         made = classify_convolution(node.formula, types)
-        if made is not None:
+        if made is not None and not made.last:
             parts = {"input": made.input, "weight": made.weight, "output": made.output}
             values = {part: operands[name] for part, name in parts.items() if name}
             yield node.output.name, _Found(node, made, values)

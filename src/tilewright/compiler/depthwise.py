@@ -1,7 +1,7 @@
 """Depthwise convolutions: which are computed by a kernel of ours, and what it is given.
 
 The idea: a convolution is recognised by what it computes (`graph.convolution`), one dim as a lone
-row of two; strides say where its operands lie.
+row of two; strides say where its operands lie.  Images are taken row by row or with channels last.
 
 This module does not know how it is computed (`kernels`).
 """
@@ -9,6 +9,7 @@ This module does not know how it is computed (`kernels`).
 from typing import TYPE_CHECKING
 
 from tilewright.base.dtypes import DType
+from tilewright.graph.compose import over_values
 from tilewright.graph.convolution import Convolution, classify_convolution
 from tilewright.graph.ir import Node
 from tilewright.kernels import (
@@ -28,14 +29,39 @@ Strides = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
 def is_depthwise(c: Convolution, dtype: DType) -> bool:
     """Say whether a kernel of ours computes a convolution channel by channel."""
+    return (
+        c.n <= 2 and c.groups > 1 and c.alone and all(_is_near(c, dtype, last) for last in (0, 1))
+    )
+
+
+def _is_near(c: Convolution, dtype: DType, last: int) -> bool:
+    """Say whether the rows of one line are few enough to be copied, however images lie."""
     x, w, y = c.shapes
     if any(type(number) is not int for number in (*x, *w, *y)) or 0 in (*x, *w, *y):
         return False
-    if c.n > 2 or c.groups == 1 or dtype not in DEPTHWISE_DTYPES:
+    if dtype not in DEPTHWISE_DTYPES:
         return False
-    alone = c.groups == x[1] == w[0] and w[1] == 1
-    strides = contiguous(x), contiguous(w), contiguous(y)
-    return alone and _depthwise(c, dtype, strides).copied(1) <= MOST_COPIED
+    ways = [contiguous(x), contiguous(y)]
+    if last:
+        ways = [_second(contiguous((of[0], *of[2:], of[1]))) for of in (x, y)]
+    return _depthwise(c, dtype, (ways[0], contiguous(w), ways[1])).copied(1) <= MOST_COPIED
+
+
+def kernels_of(node: Node) -> str | None:
+    """Return which operand or result of a node are kernels that meet a channel each, where a kernel
+    of ours computes it so; its images may lie with channels last."""
+    if node.formula is None or node.formula.op != "+=" or len(node.inputs) != 2:
+        return None
+    formula = over_values(node)
+    c = classify_convolution(formula, {value.name: value.type for value in node.inputs})
+    if c is None or c.last or not is_depthwise(c, node.output.type.dtype):
+        return None
+    return c.weight or node.output.name
+
+
+def _second(numbers: tuple[int, ...]) -> tuple[int, ...]:
+    """Return numbers of dims of which channels are the last, with channels second."""
+    return (numbers[0], numbers[-1], *numbers[1:-1])
 
 
 def place_depthwise(assembly: "Assembly", node: Node) -> bool:
@@ -52,7 +78,8 @@ def place_depthwise(assembly: "Assembly", node: Node) -> bool:
     for part, name in (("x", c.input), ("k", c.weight), ("y", c.output)):
         there = None if name is None else assembly.places[sources[name].name]
         views[part] = there or assembly.place(node.output)
-    one = _depthwise(c, dtype, (views["x"].strides, views["k"].strides, views["y"].strides))
+    x, y = (_second(views[of].strides) if c.last else views[of].strides for of in "xy")
+    one = _depthwise(c, dtype, (x, views["k"].strides, y))
     read = {"forward": "xk", "input": "yk", "weight": "xy"}[c.kind]
     made = emit_depthwise(one)
     inputs = tuple(views[part] for part in read)

@@ -13,11 +13,12 @@ from dataclasses import dataclass, replace
 
 from tilewright.autodiff import Split
 from tilewright.capture import Computed, Input, Result, ViewOfOutput
+from tilewright.compiler.depthwise import kernels_of
 from tilewright.graph.compose import over_values
 from tilewright.graph.convolution import classify_convolution
 from tilewright.graph.ir import Graph, Node, Value
 from tilewright.graph.orders import Order, is_row_major, order_of
-from tilewright.optimize import follow_memory, followed
+from tilewright.optimize import Expand, channels_last, follow_memory, followed
 from tilewright.program import OUTPUT, Program, contiguous, whole
 
 Strides = tuple[int, ...]
@@ -71,7 +72,7 @@ def lying_apart(parts: Split, whole_: Lying, wanted: Sequence[int]) -> tuple[Lyi
     forward, backward = parts.forward, parts.backward
     given, made = dict(whole_.inputs), dict(whole_.outputs)
     orders, _ = orders_of(forward, whole_)
-    guessed = followed(forward, orders)
+    guessed = followed(_sums(forward), orders, kernels_of)
     for k, value in enumerate(forward.outputs[parts.outputs :], parts.outputs):
         if value.name in guessed:
             made[k] = _strides(value, guessed[value.name])
@@ -94,7 +95,7 @@ def lying_apart(parts: Split, whole_: Lying, wanted: Sequence[int]) -> tuple[Lyi
 
 def laid(graph: Graph, lying: Lying) -> Graph:
     """Return the graph whose inputs and outputs have the dims that they have in memory."""
-    return follow_memory(graph, *orders_of(graph, lying))
+    return follow_memory(graph, *orders_of(graph, lying), kernels_of)
 
 
 def orders_of(graph: Graph, lying: Lying) -> tuple[dict[str, Order], dict[int, Order]]:
@@ -135,23 +136,24 @@ def _of_use(graph: Graph, lying: Lying) -> Lying:
 
     Convolutions read and make rows, so an image is turned once on the way to them, and what follows
     from them is turned at the end: by whoever calls, who does both.  Their weights they take apart
-    anyhow, as these lie.
+    anyhow, as these lie.  Where each channel has a kernel of its own, images may have them last.
     """
     if lying == ROW_BY_ROW:
         return lying
     inputs, outputs = orders_of(graph, lying)
-    found, sources = followed(graph, inputs), {name: {name} for name in inputs}
+    graph = _sums(graph)
+    found, sources = followed(graph, inputs, kernels_of), {name: {name} for name in inputs}
     turned: set[str] = set()
     for node in graph.nodes:
         reached = [sources[each.name] for each in node.inputs if each.name in sources]
         came = set[str]().union(*reached)
-        if _convolves(node):
+        if _convolves(node) and not _follows(node, found):
             turned |= {name for name in came if not _are_weights(node, name)}
         for value in node.outputs:
             if value.name in found:
                 sources[value.name] = came
     left = {name: order for name, order in inputs.items() if name not in turned}
-    found = followed(graph, left)
+    found = followed(graph, left, kernels_of)
     updates = {position: name for name, position in graph.updates}
 
     def stays(k: int) -> bool:
@@ -165,6 +167,17 @@ def _of_use(graph: Graph, lying: Lying) -> Lying:
         tuple((k, each) for k, each in lying.inputs if graph.inputs[k].name in left),
         tuple((k, each) for k, each in lying.outputs if stays(k)),
     )
+
+
+def _sums(graph: Graph) -> Graph:
+    """Write convolutions with a bias as two formulas, the sum itself and what follows."""
+    return Expand(lambda node: "conv" not in node.op)(graph)
+
+
+def _follows(node: Node, found: Mapping[str, Order]) -> bool:
+    """Say whether a convolution is computed as its image lies."""
+    kernels = kernels_of(node)
+    return kernels is not None and channels_last(node, kernels, found) is not None
 
 
 def _convolves(node: Node) -> bool:

@@ -12,7 +12,7 @@ This module does not know which library is called.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -33,7 +33,8 @@ class Convolution:
     """kind: "forward" (y from x and w), "input" (dx from dy and w), "weight" (dw from x and dy).
 
     n: spatial dims.  input, weight, output: the operands' names; None for the one computed.
-    shapes: of x, w and y.
+    shapes: of x, w and y.  last: whether channels are the last dim of x and y instead, in the
+    formula; only where each has a kernel of its own, which may be computed so.
     """
 
     kind: str
@@ -46,6 +47,13 @@ class Convolution:
     weight: str | None
     output: str | None
     shapes: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+    last: bool = False
+
+    @property
+    def alone(self) -> bool:
+        """Whether there are several channels, each with a kernel of its own, and it makes one."""
+        x, w, _ = self.shapes
+        return 1 < self.groups == x[1] == w[0] and w[1] == 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +62,11 @@ class _Role:
 
     index: tuple[Expr, ...]
     shape: tuple[int, ...]
+
+    def second(self) -> "_Role":
+        """Return it with the last dim as the second."""
+        index, shape = self.index, self.shape
+        return _Role((index[0], index[-1], *index[1:-1]), (shape[0], shape[-1], *shape[1:-1]))
 
 
 def classify_convolution(formula: Formula, types: Types) -> Convolution | None:
@@ -87,7 +100,7 @@ def _classified(formula: Formula, given: tuple[TensorType, ...]) -> Convolution 
     result = _Role(formula.index, _shape(formula.type.shape))
     roles = [_Role(read.index, _shape(types[read.tensor].shape)) for read in (a, b)]
     extents = extents_of(formula)
-    for left, right in ((0, 1), (1, 0)):
+    for last, left, right in ((False, 0, 1), (False, 1, 0), (True, 0, 1), (True, 1, 0)):
         one, two = roles[left], roles[right]
         named = ((a, b)[left].tensor, (a, b)[right].tensor)
         for kind, triple, operands in (
@@ -95,9 +108,11 @@ def _classified(formula: Formula, given: tuple[TensorType, ...]) -> Convolution 
             ("input", (result, two, one), (None, named[1], named[0])),
             ("weight", (one, result, two), (named[0], None, named[1])),
         ):
+            x, w, y = triple
+            triple = (x.second(), w, y.second()) if last else triple
             found = _match(kind, triple, operands, extents)
-            if found is not None:
-                return found
+            if found is not None and (found.alone or not last):
+                return replace(found, last=last)
     return None
 
 

@@ -138,7 +138,7 @@ static void copy_rows(const T *from, long top, long count, long channels, T *res
       for (long b = begin; b < end; b++) copy(row + (b + LEFT) * FROM(W), GROUP, rows + b * GROUP);
     else
       for (long b = begin; b < end; b++)
-        copy(row + (b + LEFT) * FROM(W), channels, rows + b * GROUP);
+        copy(row + (b + LEFT) * FROM(W), CHANNELS % GROUP, rows + b * GROUP);
 #else
     if (SPLIT == 1 && FROM(W) == 1) {
       if (begin < end) copy(row + begin + LEFT, end - begin, rows + begin);
@@ -169,10 +169,10 @@ static void copy_rows(const T *from, long top, long count, long channels, T *res
   }
 
 #if KIND != 2
-/* Writes so many lanes, or all where there are more. */
-inlined void put(V sum, long lanes, T *to) {
-  if (lanes >= LANES) *(V *)to = sum;
-  else copy((const T *)&sum, lanes, to);
+/* Writes all lanes or, where there are fewer columns or channels left, those. */
+inlined void put(V sum, long left, T *to) {
+  if (left >= LANES) *(V *)to = sum;
+  else copy((const T *)&sum, LAST ? CHANNELS % LANES : MADE, to);
 }
 
 /* The taps of a dim that meet its phase `q`: how many; which is first in what is read, and where. */
@@ -396,7 +396,8 @@ void NAME(long unit, long last, const T *one, const T *y, T *made) {
         for (long h = 0; h < height; h++, from += YH)
 #if LAST
           for (long w = 0; w < OW; w++)
-            copy(from + w * YW, channels, lines + h * LINE + w * GROUP);
+            if (channels == GROUP) copy(from + w * YW, GROUP, lines + h * LINE + w * GROUP);
+            else copy(from + w * YW, CHANNELS % GROUP, lines + h * LINE + w * GROUP);
 #else
           if (YW == 1) copy(from, OW, lines + h * LINE);
           else for (long w = 0; w < OW; w++) lines[h * LINE + w] = from[w * YW];

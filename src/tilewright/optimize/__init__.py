@@ -12,7 +12,7 @@ from tilewright.optimize.dead_code import DeadCode
 from tilewright.optimize.epilogues import FuseEpilogues, parted
 from tilewright.optimize.expand import Expand
 from tilewright.optimize.fuse import Fuse, FusionPlan, Region, plan_fusion
-from tilewright.optimize.memory_order import follow_memory, followed
+from tilewright.optimize.memory_order import channels_last, follow_memory, followed
 from tilewright.optimize.order import simplifications
 from tilewright.optimize.roll import RollLoops
 from tilewright.optimize.split_reductions import SplitReductions
@@ -37,6 +37,7 @@ __all__ = [
     "SimplifyViews",
     "SplitReductions",
     "TabulateProducts",
+    "channels_last",
     "follow_memory",
     "followed",
     "parted",

@@ -8,7 +8,7 @@ nothing is copied where a graph begins and ends.  An order lists the dims, the o
 This module does not know addresses, nor who asks for an order.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from tilewright.base.expr import Expr, Read, names, reads, transform
@@ -21,8 +21,18 @@ from tilewright.graph.total import map_parts, parts
 from tilewright.graph.views import reduced, size_of
 from tilewright.optimize.rewriting import moved, with_formula
 
+Kernels = Callable[[Node], str | None]
+"""Says which value of a node are kernels that stay row by row, though its images may have their
+channels last; None of nodes that do no such thing."""
 
-def followed(graph: Graph, orders: Mapping[str, Order]) -> dict[str, Order]:
+
+def no_kernels(_: Node) -> None:
+    """Say that no node has such kernels."""
+
+
+def followed(
+    graph: Graph, orders: Mapping[str, Order], kernels: Kernels = no_kernels
+) -> dict[str, Order]:
     """Return in which order values will lie, where that is not row by row, if inputs do so.
 
     Before operators are expanded this is a guess, right for those that keep their operand's dims.
@@ -30,7 +40,10 @@ def followed(graph: Graph, orders: Mapping[str, Order]) -> dict[str, Order]:
     found = dict(orders)
     for node in graph.nodes if orders else ():
         value = node.outputs[0]
-        if node.formula is not None:
+        if (apart := kernels(node)) is not None:
+            order = channels_last(node, apart, found)
+            order = None if apart == value.name else order
+        elif node.formula is not None:
             order = _order_for(over_values(node), _types(node), found)
         else:
             largest = max(node.inputs, key=lambda each: size_of(each.type), default=value)
@@ -41,7 +54,12 @@ def followed(graph: Graph, orders: Mapping[str, Order]) -> dict[str, Order]:
     return found
 
 
-def follow_memory(graph: Graph, inputs: Mapping[str, Order], outputs: Mapping[int, Order]) -> Graph:
+def follow_memory(
+    graph: Graph,
+    inputs: Mapping[str, Order],
+    outputs: Mapping[int, Order],
+    kernels: Kernels = no_kernels,
+) -> Graph:
     """Take inputs and give results that lie in other orders, and compute between them in these.
 
     ::
@@ -55,7 +73,17 @@ def follow_memory(graph: Graph, inputs: Mapping[str, Order], outputs: Mapping[in
     """
     if not inputs and not outputs:
         return graph
-    return _Following(graph, inputs).followed(outputs)
+    return _Following(graph, inputs, kernels).followed(outputs)
+
+
+def channels_last(node: Node, kernels: str, orders: Mapping[str, Order]) -> Order | None:
+    """Return that order, where the largest image lies so, and all images can be said to."""
+    images = [value for value in (*node.inputs, node.output) if value.name != kernels]
+    rank = images[0].type.rank
+    order = (0, *range(2, rank), 1)
+    lead = max(node.inputs, key=lambda v: (v.name != kernels, size_of(v.type), v.name in orders))
+    alike = all(canonical(order, value.type.shape) == order for value in images)
+    return order if alike and orders.get(lead.name) == order else None
 
 
 class _Following:
@@ -64,8 +92,9 @@ class _Following:
     lain: for each value that lies in another order, what holds it, and that order.
     """
 
-    def __init__(self, graph: Graph, orders: Mapping[str, Order]) -> None:
+    def __init__(self, graph: Graph, orders: Mapping[str, Order], kernels: Kernels) -> None:
         self.graph = graph
+        self.kernels = kernels
         self.nodes: list[Node] = []
         self.chooser = build.Builder()
         self.chooser.reserve(build.names(graph))
@@ -92,8 +121,12 @@ class _Following:
     def _node(self, node: Node) -> None:
         formula = None if node.formula is None else over_values(node)
         held = [value for value in node.inputs if value.name in self.lain]
+        apart = self.kernels(node) if held else None
+        order = apart and channels_last(node, apart, {v.name: self.lain[v.name][1] for v in held})
         if not held:
             self.nodes.append(node)
+        elif formula is not None and apart and order:
+            self._channelwise(node, formula, apart, order)
         elif formula is None or _is_product(formula):
             plain = tuple(self._in(v, tuple(range(v.type.rank))) for v in node.inputs)
             self.nodes.append(replace(node, inputs=plain))
@@ -121,7 +154,29 @@ class _Following:
             return Read(self.lain[part.tensor][0].name, index, part.default)
 
         formula = map_parts(formula, lambda whole: transform(whole, lie))
-        made = value
+        self._written(node, formula, types, order)
+
+    def _channelwise(self, node: Node, formula: Formula, apart: str, order: Order) -> None:
+        """Add a sum over windows whose images all have their channels last, and kernels not."""
+        own = {v.name: tuple(range(v.type.rank)) if v.name == apart else order for v in node.inputs}
+        held = {v.name: self._in(v, own[v.name]) for v in node.inputs}
+
+        def lie(part: Expr) -> Expr:
+            if not isinstance(part, Read):
+                return part
+            index = tuple(part.index[dim] for dim in own[part.tensor])
+            return Read(held[part.tensor].name, index, part.default)
+
+        formula = map_parts(formula, lambda whole: transform(whole, lie))
+        types = {value.name: value.type for value in held.values()}
+        kept = node.output.name == apart
+        self._written(node, formula, types, tuple(range(node.output.type.rank)) if kept else order)
+
+    def _written(
+        self, node: Node, formula: Formula, types: dict[str, TensorType], order: Order
+    ) -> None:
+        """Add a formula, its result in an order."""
+        value = made = node.output
         if not is_row_major(order):
             made = Value(self.chooser.fresh(f"{value.name}_lain"), _lain(value.type, order))
             self.lain[value.name] = made, order
