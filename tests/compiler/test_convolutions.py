@@ -264,3 +264,29 @@ def test_gradients_of_windows_of_one_element_are_products(stride: int, padding: 
     F.conv2d(*exact, None, stride, padding).sin().sum().backward()
     for found, one in zip(gradient(x, w), exact, strict=True):
         torch.testing.assert_close(found.double(), one.grad, rtol=1e-4, atol=2e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("sizes", [(2, 8, 9, 12), (1, 8, 3, 12), (2, 8, 12)])
+def test_a_bias_in_half_types_is_rounded_with_the_sum(
+    dtype: torch.dtype, sizes: tuple[int, ...]
+) -> None:
+    convolve = F.conv1d if len(sizes) == 3 else F.conv2d
+    x, bias = torch.randn(sizes).to(dtype), torch.randn(6).to(dtype)
+    weight = torch.randn(6, 8, *(3 for _ in sizes[2:])).to(dtype)
+    found = tw.compile(convolve, x, weight, bias)(x, weight, bias)
+    exact = convolve(x.double(), weight.double(), bias.double())
+    once = (convolve(x, weight, bias).double() - exact).square().mean()
+    assert (found.double() - exact).square().mean() <= 1.05 * once
+
+
+def test_a_bias_is_its_own_where_the_sums_without_it_are_read() -> None:
+    x, weight, bias = torch.randn(2, 8, 9, 9), torch.randn(6, 8, 3, 3), torch.randn(6)
+
+    def twice(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> Any:
+        made = F.conv2d(x, weight)
+        return made + bias[:, None, None], made.tanh()
+
+    given = [value.bfloat16() for value in (x, weight, bias)]
+    for found, expected in zip(tw.compile(twice, *given)(*given), twice(*given), strict=True):
+        torch.testing.assert_close(found, expected, rtol=2e-2, atol=2e-2)

@@ -5,7 +5,8 @@ The idea: whatever form a convolution's formula has, it is recognised by what it
     {y[n, o, h, w] += x[n, c, h+i-1, w+j-1] * k[o, c, i, j]}(x, k)   -->   aten.convolution(x, k)
     dx = {...}(dy, k), dk = {...}(dy, x)   -->   dx, dk = aten.convolution_backward(dy, x, k)
 
-or, where that is as fast, sums of products over an image with a border (`windows`).
+or, where that is as fast, sums of products over an image with a border (`windows`).  A call in a
+half type takes the bias that is added to its result, so that the sum is rounded once.
 
 This module does not know buffers, nor how the library computes.
 """
@@ -16,13 +17,14 @@ from math import prod
 
 from tilewright.autodiff import full
 from tilewright.base.dtypes import F64, DType
+from tilewright.base.expr import Call, Const, Read, Sym
 from tilewright.compiler.choices import OWN, Asked, Choices, alone
 from tilewright.compiler.depthwise import is_depthwise
 from tilewright.compiler.options import Options
 from tilewright.compiler.varying import sizes_of
 from tilewright.compiler.windows import has_phases, is_product, multiply
 from tilewright.compiler.winograd import is_winograd, winograd_functions
-from tilewright.graph.build import Builder, sort
+from tilewright.graph.build import Builder, sort, users
 from tilewright.graph.convolution import Convolution, classify_convolution
 from tilewright.graph.ir import LIBRARY, Attr, Graph, Node, TensorType, Value
 from tilewright.kernels import PRODUCT_DTYPES, is_rounded
@@ -70,8 +72,12 @@ class PlaceConvolutions:
         builder.reserve(value.name for node in graph.nodes for value in node.outputs)
         done: set[str] = set()
         products = {name for name, one in found.items() if self._is_product(one, kept)}
+        biased = _biased(graph, [one for name, one in found.items() if name not in products])
+        done.update(sum_.output.name for sum_, _ in biased.values())
         for node in graph.nodes:
             one = found.get(node.outputs[0].name)
+            if node.outputs[0].name in done:
+                continue
             if one is None:
                 builder.nodes.append(node)
             elif node.output.name in products and is_depthwise(one.convolution, one.dtype):
@@ -87,7 +93,9 @@ class PlaceConvolutions:
                     one.node.origin,
                     even=self._is_fast(one, kept),
                 )
-            elif one.node.output.name not in done:
+            elif one.node.output.name in biased:
+                builder.nodes.append(_call(builder, [one], (), biased[one.node.output.name]))
+            else:
                 halves = [one, *_partners(one, found, products | done)]
                 known = [other.values for other in found.values() if one.pairs_with(other)]
                 builder.nodes.append(_call(builder, halves, known))
@@ -306,7 +314,49 @@ def _is_better_product(c: Convolution, vector: int) -> bool:
     return positions <= max(few, w[0] // 2) or (first and spared) or apart or one
 
 
-def _call(builder: Builder, halves: list[_Found], known: Sequence[Mapping[str, Value]]) -> Node:
+def _biased(graph: Graph, calls: Sequence[_Found]) -> dict[str, tuple[Node, Value]]:
+    """Return the sums with a bias that nothing but they reads the results of convolutions in, in
+    half types, by these results; and the biases."""
+    read_by, made = users(graph), {value.name for value in graph.outputs}
+    found = {}
+    for one in calls:
+        name = one.node.output.name
+        if one.kind == "forward" and is_rounded(one.dtype) and name not in made:
+            match read_by[name]:
+                case [sum_] if (bias := _bias(sum_, name)) is not None:
+                    found[name] = sum_, bias
+    return found
+
+
+def _bias(node: Node, name: str) -> Value | None:
+    """Return what a node adds to the channels of a value, if that is all it does."""
+    formula = node.formula
+    if formula is None or len(node.inputs) != 2 or formula.op != "=" or formula.where is not None:
+        return None
+    operands = dict(zip(formula.operands, node.inputs, strict=True))
+    target = tuple(Sym(loop.name) for loop in formula.loops)
+    plain = tuple(
+        Const(0) if extent == 1 else entry
+        for entry, extent in zip(target, formula.type.shape, strict=True)
+    )
+    match formula.value:
+        case Call("add", (Read() as a, Read() as b)) if formula.index in (target, plain):
+            image, bias = (a, b) if operands[a.tensor].name == name else (b, a)
+            added = operands[bias.tensor]
+            whole = image == Read(image.tensor, plain) and bias == Read(bias.tensor, plain[1:2])
+            types = {added.type.dtype, operands[image.tensor].type.dtype, node.output.type.dtype}
+            if whole and added.type.shape == node.output.type.shape[1:2] and len(types) == 1:
+                return added
+    return None
+
+
+def _call(
+    builder: Builder,
+    halves: list[_Found],
+    known: Sequence[Mapping[str, Value]],
+    biased: tuple[Node, Value] | None = None,
+) -> Node:
+    """biased: what the result of a forward convolution is added to, and the node that does it."""
     c = halves[0].convolution
     parts = (c.stride, c.padding, c.dilation)
     spatial: tuple[Attr, ...] = tuple(("list", *part) for part in parts)
@@ -316,8 +366,10 @@ def _call(builder: Builder, halves: list[_Found], known: Sequence[Mapping[str, V
     values = {part: value for own in given for part, value in own.items()}
     origin = halves[0].node.origin
     if c.kind == "forward":
-        args: tuple[Attr, ...] = (("%", 0), ("%", 1), None, *tail)
-        return _library((values["input"], values["weight"]), halves, FORWARD, args, ())
+        args: tuple[Attr, ...] = (("%", 0), ("%", 1), ("%", 2) if biased else None, *tail)
+        operands = (values["input"], values["weight"], *([biased[1]] if biased else []))
+        made = _library(operands, halves, FORWARD, args, ())
+        return replace(made, outputs=biased[0].outputs) if biased else made
     dtype = values["output"].type.dtype
     for part, shape in zip(("input", "weight"), c.shapes, strict=False):
         if part not in values:
@@ -328,7 +380,7 @@ def _call(builder: Builder, halves: list[_Found], known: Sequence[Mapping[str, V
     mask = tuple(any(half.kind == kind for half in halves) for kind in ("input", "weight"))
     args = (("%", 0), ("%", 1), ("%", 2), None, *tail, ("list", *mask, False))
     kept = tuple(at for at, asked in enumerate(mask) if asked)
-    operands = (values["output"], values["input"], values["weight"])
+    operands = values["output"], values["input"], values["weight"]
     return _library(operands, halves, BACKWARD, args, kept)
 
 
