@@ -115,11 +115,14 @@ def test_what_stands_behind_a_pragma_is_its_own() -> None:
     assert run(kernels) == [0, 1, 2, 3, 4]
 
 
-def test_what_it_asks_of_the_compiler_ends_with_it() -> None:
+@pytest.mark.parametrize("first", ["", "typedef int T;\n", "extern int abs(int);\n"])
+def test_what_it_asks_of_the_compiler_ends_with_it(first: str) -> None:
+    """Before what several share it is not asked of all: the kernel is alone then."""
     value = "{ volatile double x = 1; return x + 1e20 - 1e20 == 1; }"
     lost = f"static int value(void) {value}\n"
-    kernels = [kernel("a", f'#pragma GCC optimize("fast-math")\n{lost}'), kernel("b", lost)]
-    assert len(units(kernels)) == 1
+    asking = f'#pragma GCC optimize("fast-math")\n{first}{lost}'
+    kernels = [kernel("a", asking), kernel("b", lost)]
+    assert len(units(kernels)) == (2 if first else 1)
     assert run(kernels) == [1, 0]
 
 

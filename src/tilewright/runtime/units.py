@@ -99,7 +99,10 @@ def _joined(kernels: Sequence[_Parts]) -> Unit:
 
 
 def _parts(kernel: KernelSource) -> _Parts | None:
-    """Take a kernel's text apart; None where it has macros, or something is not understood."""
+    """Take a kernel's text apart; None where it has macros, or something is not understood.
+
+    What is asked of the compiler before what stands once would not end with the kernel.
+    """
     if _MACROS.search(kernel.text):
         return None
     shared: dict[str, str] = {}
@@ -111,7 +114,7 @@ def _parts(kernel: KernelSource) -> _Parts | None:
             return None
         first = _plain(text).split()[0]
         if first in ("typedef", "extern"):
-            if shared.setdefault(name, text) != text:
+            if _PRAGMA.search(text) or shared.setdefault(name, text) != text:
                 return None
             continue
         own.append(text)
