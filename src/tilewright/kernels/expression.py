@@ -209,7 +209,8 @@ class Printer:
 
     def _clamped(self, entry: Expr, extent: int, scope: Scope) -> Expr:
         """Define an index that is read as a name whose value lies inside the tensor."""
-        if algebra.within(entry, extent, self.extents):
+        inside, loaded = algebra.within(entry, extent, self.extents), self._is_loaded(entry)
+        if inside and loaded:
             return entry
         mark = Read("@clamped", (entry, Const(extent)))
         known = scope.find(mark)
@@ -219,12 +220,35 @@ class Printer:
             if index.level < ATOM:
                 index = self.define(Read("@index", (entry,)), index, home, "j")
             test = f"(unsigned long){index.text} < {unsigned(max(extent, 1))}"
-            text = Term(f"{test} ? (long){index.text} : 0", I64, TERNARY)
+            text = f"(long){index.text}" if inside else f"{test} ? (long){index.text} : 0"
+            if not loaded:
+                text = f"({text}) ^ {self._hidden_zero(home)}"
             name = self.fresh("j")
-            home.add(f"const long {name} = {text.text};")
+            home.add(f"const long {name} = {text};")
             known = home.known[mark] = Term(name, I64, weak=True)
             home.known[Sym(known.text)] = known
         return Sym(known.text)
+
+    def _is_loaded(self, entry: Expr) -> bool:
+        """Say whether an index is an integer in memory, of which the compiler knows nothing."""
+        plain = without_exact(entry)
+        memory = self.memory.get(plain.tensor) if isinstance(plain, Read) else None
+        return memory is not None and memory.dtype != BOOL
+
+    def _hidden_zero(self, scope: Scope) -> str:
+        """Define a zero that the compiler takes for any number, outside of all loops.
+
+        GCC 12.2 reads element -1 in the place of 1, by vectors, where it has found out that an
+        index is a truth value.
+        """
+        mark, home = Read("@zero", ()), scope.home(frozenset())
+        known = scope.find(mark)
+        if known is None:
+            name = self.fresh("zero")
+            home.add(f"long {name} = 0;")
+            home.add(f'__asm__("" : "+r"({name}));')
+            known = home.known[mark] = Term(name, I64)
+        return known.text
 
     def _computed(self, read: Read, scope: Scope) -> Term:
         """Compute a value that has no memory: first all it is made of, the deepest first."""
