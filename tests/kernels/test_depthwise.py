@@ -3,15 +3,18 @@
 import ctypes
 from collections.abc import Sequence
 from functools import cache
-from itertools import pairwise
+from itertools import pairwise, product
+from pathlib import Path
 
 import numpy as np
 import pytest
 from tests.kernels.test_winograd import CANARY, compiled_for, dense
+from tests.standalone import Done, Operand, run_standalone, write_kernels
 from tests.sweep import few
 
 from tilewright.base.dtypes import F32, F64, DType
 from tilewright.kernels import Depthwise, depthwise_text, emit_depthwise
+from tilewright.program import KernelSource
 
 KINDS = ("forward", "input", "weight")
 Pair = tuple[int, int]
@@ -28,6 +31,7 @@ CASES: dict[str, tuple[int, int, Pair, Pair, Pair, Pair, Pair]] = {
     "one row": (2, 8, (1, 70), (1, 4), (1, 1), (0, 3), (1, 1)),
     "one column": (1, 24, (30, 1), (5, 1), (2, 1), (2, 0), (1, 1)),
     "blocks of rows": (1, 4, (151, 70), (3, 3), (2, 2), (1, 1), (1, 1)),
+    "taps of one phase": (1, 3, (151, 3), (1, 3), (2, 3), (1, 13), (3, 3)),
     "one element": (3, 7, (1, 1), (1, 1), (1, 1), (0, 0), (1, 1)),
 }
 
@@ -148,6 +152,24 @@ def test_parts_change_no_bit(case: str, order: str, kind: str) -> None:
     one = made(case, kind, order, F32)
     given = memories(one)
     assert np.array_equal(run(one, given), run(one, given, (1, 2, 5)))
+
+
+@pytest.mark.sweep
+def test_depthwise_convolutions_pass_the_sanitizers(tmp_path: Path) -> None:
+    done, more = list[Done](), dict[str, KernelSource]()
+    cases = ("dilated and apart", "windows with gaps", "a wide border", "taps of one phase")
+    for case, order, kind in product(cases, ORDERS[:2], KINDS):
+        one = made(case, kind, order, F32)
+        given = memories(one)
+        inputs = [Operand(given[part]) for part in {"forward": "xk", "input": "yk"}.get(kind, "xy")]
+        done.append(Done(emit_depthwise(one), inputs, [Operand(run(one, given))]))
+        name, text = depthwise_text(one)
+        more[name] = KernelSource(name, text)
+    write_kernels(done, tmp_path, list(more.values()))
+    # Without optimisation sums may be rounded otherwise.
+    told = run_standalone(tmp_path, "sanitize")
+    assert "runtime error" not in told
+    assert "Sanitizer" not in told
 
 
 @pytest.mark.parametrize("order", ORDERS[:2])

@@ -177,6 +177,7 @@ inlined void put(V sum, long left, T *to) {
 
 /* The taps of a dim that meet its phase `q`: how many; which is first in what is read, and where. */
 inlined long taps_of(long q, long taps, long s, long p, long d, long low, long *tap, long *place) {
+  *tap = *place = 0;
 #if KIND == 1
   long count = 0;
   for (long i = 0; i < taps; i++) {
@@ -188,7 +189,6 @@ inlined long taps_of(long q, long taps, long s, long p, long d, long low, long *
   return count;
 #else
   (void)q, (void)s, (void)p, (void)d, (void)low;
-  *tap = *place = 0;
   return taps;
 #endif
 }
