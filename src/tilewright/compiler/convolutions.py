@@ -333,6 +333,8 @@ def _bias(node: Node, name: str) -> Value | None:
     formula = node.formula
     if formula is None or len(node.inputs) != 2 or formula.op != "=" or formula.where is not None:
         return None
+    if len(formula.loops) != node.output.type.rank:
+        return None
     operands = dict(zip(formula.operands, node.inputs, strict=True))
     target = tuple(Sym(loop.name) for loop in formula.loops)
     plain = tuple(
