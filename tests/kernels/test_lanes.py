@@ -257,6 +257,15 @@ BODIES: dict[str, tuple[int, dict[str, str], dict[str, str], tuple[str, ...]]] =
         )
         for n in ("f32", "f64", "bf16")
     },
+    **{
+        f"powers in {n}": (
+            steps,
+            {"a": f"{n}[3, 150]", "b": f"{n}[150]"},
+            {"y": f"{n}[3, 150]: y[i<3, j<150] = pow(abs(a[i, j]), b[j]) + b[j]"},
+            (),
+        )
+        for n, steps in (("f32", 0), ("bf16", 1), ("f16", 1))
+    },
     "rests of integers": (
         1,
         {"x": "f32[150]", "t": "i64[150]"},

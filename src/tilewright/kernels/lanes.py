@@ -175,6 +175,8 @@ def _takes_steps(printer: Printer, call: Call) -> bool:
     if call.fn not in STEPPED or not has_read(call):
         return False
     held = printer.held(call)
+    if call.fn == "pow" and all(memory.dtype == held for memory in printer.memory.values()):
+        return False  # the compiler finds its vectors, unless other types are beside them
     alike = all(isinstance(arg, Const) or printer.held(arg) == held for arg in call.args)
     return alike and held in STEPPED[call.fn]
 
