@@ -13,10 +13,10 @@ from tests.sweep import few
 import tilewright as tw
 from tilewright.autodiff import reverse
 from tilewright.capture import capture
-from tilewright.compiler.convolutions import WIDE, PlaceConvolutions
+from tilewright.compiler.convolutions import WIDE, PlaceConvolutions, as_sums
 from tilewright.compiler.faster import leads_convolutions
 from tilewright.graph.ir import LIBRARY
-from tilewright.optimize import DeadCode, Expand
+from tilewright.optimize import DeadCode
 from tilewright.runtime import segments
 from tilewright.tune import this_processor
 
@@ -200,7 +200,7 @@ def test_wide_vectors_have_windows_two_apart_and_of_one_element(
 ) -> None:
     x, w = torch.randn(4, channels, 40, 40), torch.randn(40, channels, side, side)
     captured = tw.compile(lambda x, w: F.conv2d(x, w, None, stride), x, w).captured.graph
-    graph = Expand(lambda node: "conv" not in node.op)(captured)
+    graph = as_sums(captured)
     for vector, expected in ((WIDE, calls), (WIDE // 2, 1)):
         placed = PlaceConvolutions(vector=vector)(graph)
         assert sum(node.op == LIBRARY for node in placed.nodes) == expected
@@ -242,7 +242,7 @@ def test_where_ours_lead_windows_apart_and_of_one_element_are_products(
     if sum_ != "forward":
         joint = reverse(graph, [graph.inputs[sum_ == "weight"].name]).graph
         graph = replace(joint, outputs=joint.outputs[-1:])
-    graph = DeadCode()(Expand(lambda node: "conv" not in node.op)(graph))
+    graph = DeadCode()(as_sums(graph))
     for led in (True, False):
         placed = PlaceConvolutions(vector=WIDE // 2, leads=led)(graph)
         called = sum(node.op == LIBRARY for node in placed.nodes)

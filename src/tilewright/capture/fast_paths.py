@@ -1,8 +1,8 @@
 """torch's fast paths of attention modules, taken apart.
 
-The idea: in evaluation `nn.TransformerEncoderLayer` and `nn.MultiheadAttention` call one operator
-of ATen's for a whole layer, whose parts nothing could be fused with.  Here it is what the modules
-compute without it: projections, attention and norms, which are operators of ours.
+The idea: in evaluation `nn.TransformerEncoderLayer` calls one operator of ATen's for a whole layer,
+as eager `nn.MultiheadAttention` does for its part; nothing could be fused with what is inside.
+Here they are what modules compute without them: projections, attention, norms: operators of ours.
 This module does not know the trace that asks for it.
 """
 

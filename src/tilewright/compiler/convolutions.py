@@ -148,7 +148,7 @@ def foreseen(graph: Graph, options: Options) -> tuple[KernelSource, ...]:
     """
     if not options.winograd or sizes_of(graph) is not None:
         return ()
-    graph = Expand(lambda node: "conv" not in node.op)(graph)
+    graph = as_sums(graph)
     kept = _kept(graph, frozen=options.frozen)
     kinds = {
         (one.kind, one.dtype)
@@ -162,6 +162,11 @@ def foreseen(graph: Graph, options: Options) -> tuple[KernelSource, ...]:
         for function in winograd_functions(*kind)
     )
     return tuple(KernelSource(*function) for function in dict.fromkeys(functions))
+
+
+def as_sums(graph: Graph) -> Graph:
+    """Write convolutions with a bias as two formulas: the sum itself, and what follows."""
+    return Expand(lambda node: "conv" not in node.op)(graph)
 
 
 def _kept(graph: Graph, *, frozen: bool) -> frozenset[str]:
@@ -315,8 +320,8 @@ def _is_better_product(c: Convolution, vector: int) -> bool:
 
 
 def _biased(graph: Graph, calls: Sequence[_Found]) -> dict[str, tuple[Node, Value]]:
-    """Return the sums with a bias that nothing but they reads the results of convolutions in, in
-    half types, by these results; and the biases."""
+    """Return what is added to the results of calls in half types, and by which node, where nothing
+    else reads these results; by their names."""
     read_by, made = users(graph), {value.name for value in graph.outputs}
     found = {}
     for one in calls:
@@ -382,7 +387,7 @@ def _call(
     mask = tuple(any(half.kind == kind for half in halves) for kind in ("input", "weight"))
     args = (("%", 0), ("%", 1), ("%", 2), None, *tail, ("list", *mask, False))
     kept = tuple(at for at, asked in enumerate(mask) if asked)
-    operands = values["output"], values["input"], values["weight"]
+    operands = (values["output"], values["input"], values["weight"])
     return _library(operands, halves, BACKWARD, args, kept)
 
 

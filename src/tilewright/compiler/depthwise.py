@@ -29,13 +29,11 @@ Strides = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
 def is_depthwise(c: Convolution, dtype: DType) -> bool:
     """Say whether a kernel of ours computes a convolution channel by channel."""
-    return (
-        c.n <= 2 and c.groups > 1 and c.alone and all(_is_near(c, dtype, last) for last in (0, 1))
-    )
+    return c.n <= 2 and c.alone and _is_near(c, dtype, last=False) and _is_near(c, dtype, last=True)
 
 
-def _is_near(c: Convolution, dtype: DType, last: int) -> bool:
-    """Say whether the rows of one line are few enough to be copied, however images lie."""
+def _is_near(c: Convolution, dtype: DType, *, last: bool) -> bool:
+    """Say whether what a row needs is little enough to be copied.  last: channels are innermost."""
     x, w, y = c.shapes
     if any(type(number) is not int for number in (*x, *w, *y)) or 0 in (*x, *w, *y):
         return False

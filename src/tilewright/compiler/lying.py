@@ -13,12 +13,13 @@ from dataclasses import dataclass, replace
 
 from tilewright.autodiff import Split
 from tilewright.capture import Computed, Input, Result, ViewOfOutput
+from tilewright.compiler.convolutions import as_sums
 from tilewright.compiler.depthwise import kernels_of
 from tilewright.graph.compose import over_values
 from tilewright.graph.convolution import classify_convolution
 from tilewright.graph.ir import Graph, Node, Value
 from tilewright.graph.orders import Order, is_row_major, order_of
-from tilewright.optimize import Expand, channels_last, follow_memory, followed
+from tilewright.optimize import channels_last, follow_memory, followed
 from tilewright.program import OUTPUT, Program, contiguous, whole
 
 Strides = tuple[int, ...]
@@ -72,7 +73,7 @@ def lying_apart(parts: Split, whole_: Lying, wanted: Sequence[int]) -> tuple[Lyi
     forward, backward = parts.forward, parts.backward
     given, made = dict(whole_.inputs), dict(whole_.outputs)
     orders, _ = orders_of(forward, whole_)
-    guessed = followed(_sums(forward), orders, kernels_of)
+    guessed = followed(as_sums(forward), orders, kernels_of)
     for k, value in enumerate(forward.outputs[parts.outputs :], parts.outputs):
         if value.name in guessed:
             made[k] = _strides(value, guessed[value.name])
@@ -141,7 +142,7 @@ def _of_use(graph: Graph, lying: Lying) -> Lying:
     if lying == ROW_BY_ROW:
         return lying
     inputs, outputs = orders_of(graph, lying)
-    graph = _sums(graph)
+    graph = as_sums(graph)
     found, sources = followed(graph, inputs, kernels_of), {name: {name} for name in inputs}
     turned: set[str] = set()
     for node in graph.nodes:
@@ -167,11 +168,6 @@ def _of_use(graph: Graph, lying: Lying) -> Lying:
         tuple((k, each) for k, each in lying.inputs if graph.inputs[k].name in left),
         tuple((k, each) for k, each in lying.outputs if stays(k)),
     )
-
-
-def _sums(graph: Graph) -> Graph:
-    """Write convolutions with a bias as two formulas, the sum itself and what follows."""
-    return Expand(lambda node: "conv" not in node.op)(graph)
 
 
 def _follows(node: Node, found: Mapping[str, Order]) -> bool:

@@ -2,8 +2,8 @@
 
 The idea: a kernel is one self-contained text without headers, so the functions it needs are printed
 into it.  They have no branches, tables of a few words at most and no errno; gcc and clang vectorise
-a loop over them at -O3.  Of float32 the hot functions work in
-float32, the others in double, rounded once.
+a loop over them at -O3.  Of float32 the hot functions work in float32, the others in double,
+rounded once.
 
 Largest errors measured over dense samples of the whole float32 range (`tests/kernels/test_cmath`
 measures them again), in units of the last place of the float32 result:
@@ -42,9 +42,7 @@ from tilewright.kernels.cmath_exponential import EXPONENTIALS, LOGARITHMS
 from tilewright.kernels.cmath_inverse import INVERSES, PAIRS
 from tilewright.kernels.cmath_snippet import BITS, Snippet
 
-_LIBRARY_NAMES = (
-    *("sin", "cos", "tan", "asin", "acos", "atan", "erfc", "asinh", "acosh", "atanh"),
-)
+_LIBRARY_NAMES = ("sin", "cos", "tan", "asin", "acos", "atan", "erfc", "asinh", "acosh", "atanh")
 _LIBRARY = (
     *(Snippet(name, f"extern double {name}(double);") for name in _LIBRARY_NAMES),
     Snippet("atan2", "extern double atan2(double, double);"),
