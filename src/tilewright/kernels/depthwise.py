@@ -11,6 +11,7 @@ This module does not know when that is faster.
 
 import functools
 import hashlib
+from bisect import bisect_right
 from dataclasses import dataclass
 from math import gcd
 from pathlib import Path
@@ -110,7 +111,7 @@ class Depthwise:
         """Rows that are made together: as many as are copied near, about as many each time."""
         rows, often = self.made[0], self.kind == "weight" and not self.last
         near = NEAR_TERMS if often else NEAR
-        most = max((n for n in range(1, rows + 1) if self.copied(n) <= near), default=1)
+        most = max(1, bisect_right(range(1, rows + 1), near, key=self.copied))
         by = self.stride[0] if self.kind == "input" else 1
         by = self.tall(1) if often else by
         even = -(-rows // -(-rows // most))
