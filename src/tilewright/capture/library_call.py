@@ -113,9 +113,12 @@ def _refuse_impure(node: fx.Node, target: torch._ops.OpOverload) -> None:
         )
 
 
-# What a package has added to torch that one of torch's own operators is, operand by operand: the
-# experts of transformers take this road where elements are not bfloat16.
-_SAME_AS = {"transformers.grouped_mm_fallback.default": torch.ops.aten._grouped_mm.default}
+# What has been added to torch that one of torch's own operators is, operand by operand: the
+# experts of transformers where elements are not bfloat16, and what torch cannot trace.
+_SAME_AS = {
+    "transformers.grouped_mm_fallback.default": torch.ops.aten._grouped_mm.default,
+    "tilewright.ctc_loss.default": torch.ops.aten.ctc_loss.Tensor,
+}
 
 # What they give depends on the operand's strides; replay and runtime make the operand contiguous.
 _LAYOUT_READERS = frozenset(

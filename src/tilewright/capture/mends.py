@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from tilewright.capture.alignments import trace_alignments
+
 RIGHT = "2.13"
 """The first version that is right by itself, but for what no version is."""
 
@@ -23,6 +25,7 @@ def mend_torch() -> None:
     _unpack_ranges()
     _see_what_is_as_before()
     _let_recurrent_modules_see_their_weights()
+    trace_alignments()
     if torch.__version__ >= RIGHT:
         return
     # Names of torch's own that a newer one need not have.
