@@ -208,6 +208,26 @@ def test_what_lies_as_it_is_read_is_not_copied() -> None:
     assert program.buffers[0].strides == x.stride()
 
 
+@pytest.mark.parametrize(
+    "layer",
+    [
+        lambda x: F.interpolate(x, scale_factor=2),
+        lambda x: F.adaptive_avg_pool2d(x, 4),
+        lambda x: torch.rot90(x.contiguous(), 1, (2, 3)),
+        lambda x: x.flip(3).mT.relu(),
+        lambda x: F.pixel_unshuffle(x, 2),
+    ],
+)
+def test_a_result_is_written_once_in_the_order_of_eager(layer: Callable[..., Any]) -> None:
+    x = images(2, 4, 8, 8)
+    for each in (x, x.contiguous()):
+        compiled, expected = tw.compile(layer, each), layer(each)
+        assert [b.kind for b in compiled.program.buffers] == ["input", "output"]
+        assert compiled.program.buffers[-1].strides == expected.stride()
+        torch.testing.assert_close(compiled(each), expected)
+    assert_as_eager(layer, x)
+
+
 def test_a_saved_program_takes_arrays_that_lie_so_and_others(tmp_path: Path) -> None:
     x = images(2, 3, 4, 5)
     tw.compile(torch.exp, x).program.save(tmp_path / "exp.program")

@@ -157,17 +157,27 @@ def _of_use(graph: Graph, lying: Lying) -> Lying:
     found = followed(graph, left, kernels_of)
     updates = {position: name for name, position in graph.updates}
 
+    rows = _made_row_by_row(graph, found)
+
     def stays(k: int) -> bool:
         if k in updates:
             return updates[k] in left
-        return found.get(graph.outputs[k].name, outputs[k]) == outputs[k] and (
-            graph.outputs[k].name in found or is_row_major(outputs[k])
-        )
+        return is_row_major(outputs[k]) or graph.outputs[k].name not in rows
 
     return Lying(
         tuple((k, each) for k, each in lying.inputs if graph.inputs[k].name in left),
         tuple((k, each) for k, each in lying.outputs if stays(k)),
     )
+
+
+def _made_row_by_row(graph: Graph, found: Mapping[str, Order]) -> set[str]:
+    """Return the values that convolutions make of rows, and what is made of such in their order."""
+    rows: set[str] = set()
+    for node in graph.nodes:
+        convolved = _convolves(node) and not _follows(node, found)
+        if convolved or any(value.name in rows for value in node.inputs):
+            rows |= {value.name for value in node.outputs if value.name not in found}
+    return rows
 
 
 def _follows(node: Node, found: Mapping[str, Order]) -> bool:

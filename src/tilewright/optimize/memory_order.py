@@ -73,7 +73,10 @@ def follow_memory(
     """
     if not inputs and not outputs:
         return graph
-    return _Following(graph, inputs, kernels).followed(outputs)
+    read = {value.name for node in graph.nodes for value in node.inputs}
+    ends = {graph.outputs[k].name: order for k, order in outputs.items()}
+    alone = {name: order for name, order in ends.items() if name not in read}
+    return _Following(graph, inputs, alone, kernels).followed(outputs)
 
 
 def channels_last(node: Node, kernels: str, orders: Mapping[str, Order]) -> Order | None:
@@ -89,11 +92,19 @@ def channels_last(node: Node, kernels: str, orders: Mapping[str, Order]) -> Orde
 class _Following:
     """The graph in the making; mutable, owned by `follow_memory`.
 
-    lain: for each value that lies in another order, what holds it, and that order.
+    lain: for each value that lies in another order, what holds it, and that order.  wanted: the
+    order of results that nothing else reads, which are made in it.
     """
 
-    def __init__(self, graph: Graph, orders: Mapping[str, Order], kernels: Kernels) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        orders: Mapping[str, Order],
+        wanted: Mapping[str, Order],
+        kernels: Kernels,
+    ) -> None:
         self.graph = graph
+        self.wanted = wanted
         self.kernels = kernels
         self.nodes: list[Node] = []
         self.chooser = build.Builder()
@@ -123,7 +134,7 @@ class _Following:
         held = [value for value in node.inputs if value.name in self.lain]
         apart = self.kernels(node) if held else None
         order = apart and channels_last(node, apart, {v.name: self.lain[v.name][1] for v in held})
-        if not held:
+        if not held and not any(value.name in self.wanted for value in node.outputs):
             self.nodes.append(node)
         elif formula is not None and apart and order:
             self._channelwise(node, formula, apart, order)
@@ -137,7 +148,7 @@ class _Following:
         """Add a formula that reads what lies otherwise as it lies, and writes in that order."""
         value, types = node.output, _types(node)
         orders = {name: self.lain[name][1] for name in formula.operands if name in self.lain}
-        order = _order_for(formula, types, orders)
+        order = self.wanted.get(value.name) or _order_for(formula, types, orders)
         order = canonical(order or range(value.type.rank), value.type.shape)
         if isinstance(formula.fill, Read):
             base = next(each for each in node.inputs if each.name == formula.fill.tensor)
@@ -227,7 +238,11 @@ def _order_for(
     formula: Formula, types: Mapping[str, TensorType], orders: Mapping[str, Order]
 ) -> Order | None:
     """Return the order in which the largest operand that lies otherwise is walked by the result;
-    None where a larger one lies row by row, or matrices are multiplied."""
+    None where a larger one lies row by row, or matrices are multiplied.
+
+    A dim that the operand is not walked along (a window's place, a repetition) stands where the
+    operand's own dim of that number lies, or, where that is none, after the dim before it.
+    """
     if not orders or _is_product(formula):
         return None
     found = [
@@ -243,8 +258,16 @@ def _order_for(
         return None
     walked = [names(lead.index[dim]) for dim in orders[lead.tensor]]
 
-    def place(dim: int) -> tuple[int, int]:
-        mine = names(formula.index[dim])
-        return next((at for at, theirs in enumerate(walked) if mine & theirs), -1), dim
+    shape = types[lead.tensor].shape
+    alike = len(shape) == len(formula.index)
 
-    return tuple(sorted(range(len(formula.index)), key=place))
+    def place(dim: int) -> int:
+        mine = names(formula.index[dim])
+        found = next((at for at, theirs in enumerate(walked) if mine & theirs), None)
+        if found is not None:
+            return found
+        if alike and shape[dim] != 1:
+            return orders[lead.tensor].index(dim)
+        return place(dim - 1) if dim else -1
+
+    return tuple(sorted(range(len(formula.index)), key=lambda dim: (place(dim), dim)))
