@@ -36,6 +36,7 @@ from tilewright.optimize import (
     FuseEpilogues,
     SplitReductions,
     TabulateProducts,
+    WideSums,
     simplifications,
 )
 from tilewright.program import Program
@@ -66,6 +67,7 @@ def placing(options: Options, choices: Choices) -> tuple[Pass, ...]:
     before: tuple[Pass, ...] = (
         PlaceConvolutions(library, winograd, frozen, choices, vector, leads),
         SplitReductions(),
+        WideSums(),
     )
     fuse: tuple[Pass, ...] = (Fuse(), FuseEpilogues())
     fuse = tuple(map(Apart, fuse)) if options.frozen else fuse

@@ -20,6 +20,7 @@ from tilewright.optimize.staying import Apart, prepared, staying
 from tilewright.optimize.subexpressions import CommonSubexpressions
 from tilewright.optimize.tables import TabulateProducts
 from tilewright.optimize.views import SimplifyViews
+from tilewright.optimize.wide_sums import WideSums
 
 __all__ = [
     "Algebraic",
@@ -37,6 +38,7 @@ __all__ = [
     "SimplifyViews",
     "SplitReductions",
     "TabulateProducts",
+    "WideSums",
     "channels_last",
     "follow_memory",
     "followed",
