@@ -76,7 +76,7 @@ def convert(term: Term, dtype: DType) -> Term:
         return _as_literal(term.literal, dtype)
     source = term.held
     if source == dtype:
-        return Term(term.text, dtype, term.level)
+        return Term(term.text, dtype, term.level, exact=term.exact)
     if dtype == BOOL:
         return Term(f"{term.at(COMPARE + 1)} != 0", BOOL, COMPARE)
     text = term.at(UNARY)
@@ -89,7 +89,7 @@ def load(dtype: DType, element: str, level: int, used: set[str]) -> Term:
     """Return an element read from memory in its compute type."""
     if dtype == BF16:
         used.add("load_bf16")
-        return Term(f"load_bf16({element})", F32)
+        return Term(f"load_bf16({element})", F32, exact=dtype)
     if dtype == F16:
         return Term(f"(float){element if level == ATOM else f'({element})'}", F32, UNARY)
     return Term(element, dtype, level)
@@ -98,8 +98,9 @@ def load(dtype: DType, element: str, level: int, used: set[str]) -> Term:
 def stored(term: Term, dtype: DType, used: set[str]) -> str:
     """Return the text of what is written to memory that holds `dtype`."""
     if dtype == BF16:
-        used.add("store_bf16")
-        return f"store_bf16({convert(term, F32).text})"
+        how = "store_bf16" if term.exact != BF16 else "halved_bf16"
+        used.add(how)
+        return f"{how}({convert(term, F32).text})"
     if dtype == F16:
         return f"(_Float16){convert(term, F32).at(UNARY)}"
     if dtype == BOOL:
@@ -110,9 +111,11 @@ def stored(term: Term, dtype: DType, used: set[str]) -> str:
 def rounded(term: Term, dtype: DType, used: set[str]) -> Term:
     """Round to an element type, and go on in its compute type."""
     made = convert(term, dtype.compute)
+    if made.exact == dtype:
+        return made
     if dtype == BF16:
         used.update(("load_bf16", "store_bf16"))
-        return Term(f"load_bf16(store_bf16({made.text}))", F32)
+        return Term(f"load_bf16(store_bf16({made.text}))", F32, exact=dtype)
     if dtype == F16:
         return Term(f"(float)(_Float16){made.at(UNARY)}", F32, UNARY)
     return made

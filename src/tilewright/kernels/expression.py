@@ -151,7 +151,7 @@ class Printer:
         """Give a term a name in `home`; it is known by `expr` from then on."""
         name = self.fresh(prefix)
         home.add(f"const {c_type(term.held)} {name} = {term.text};")
-        made = Term(name, term.dtype, ATOM, term.weak)
+        made = Term(name, term.dtype, ATOM, term.weak, exact=term.exact)
         home.known[expr] = made
         return made
 

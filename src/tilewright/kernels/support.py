@@ -34,6 +34,16 @@ static inline unsigned short store_bf16(float x) {
     return (unsigned short)(x != x ? 0x7fc0u : rounded);
 }""",
     ),
+    Snippet(
+        "halved_bf16",
+        """\
+/* Of what is a bfloat16 already. */
+static inline unsigned short halved_bf16(float x) {
+    union { float f; unsigned int i; } u;
+    u.f = x;
+    return (unsigned short)(u.i >> 16);
+}""",
+    ),
 )
 
 _UNIFORM = Snippet(

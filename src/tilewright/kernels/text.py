@@ -29,7 +29,8 @@ class Term:
     """A C expression: its text, its type, and how tightly its operator binds.
 
     weak: made of Python numbers and loops alone; it takes the type of what it meets, and until then
-    a float is held as a double.  literal: its value where it is a constant.
+    a float is held as a double.  literal: its value where it is a constant.  exact: the half type
+    that it was read from or rounded to, which holds it as it is.
     """
 
     text: str
@@ -37,6 +38,7 @@ class Term:
     level: int = ATOM
     weak: bool = False
     literal: bool | int | float | None = None
+    exact: DType | None = None
 
     @property
     def held(self) -> DType:
