@@ -7,20 +7,29 @@ This module does not know any pass.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from tilewright.base.expr import Expr, Read, Sym
-from tilewright.graph.compose import rename_operands
-from tilewright.graph.ir import FORMULA, Formula, Loop, Node, TensorType, Value
+from tilewright.graph.build import Builder, names
+from tilewright.graph.compose import rename_operands, types_of
+from tilewright.graph.ir import FORMULA, Formula, Graph, Loop, Node, TensorType, Value
 from tilewright.graph.notation import OPS, TARGET, normal, operand_order
-from tilewright.graph.total import used_loops
+from tilewright.graph.total import Types, used_loops
 
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # Words of the notation, and the target's name.
 _OPERATIONS = tuple(op.rstrip("=") for op in OPS)
 _KEYWORDS = ("if", "else", "or", "and", "not", "where", "from", "at", "for", "inf", "nan")
 _TAKEN = frozenset((*_KEYWORDS, *_OPERATIONS, "true", "false", TARGET))
+
+
+def with_nodes(graph: Graph, made: Callable[[Node, Types, Builder], tuple[Node, ...]]) -> Graph:
+    """Return the graph with others in the place of each node; the builder knows free names."""
+    types, chooser = types_of(graph), Builder()
+    chooser.reserve(names(graph))
+    nodes = [each for node in graph.nodes for each in made(node, types, chooser)]
+    return replace(graph, nodes=tuple(nodes))
 
 
 def with_formula(node: Node, formula: Formula, types: Mapping[str, TensorType]) -> Node:

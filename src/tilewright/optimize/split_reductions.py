@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from tilewright.base import algebra
 from tilewright.base.expr import Call, Const, Expr, Read, Sym, reads, substitute
 from tilewright.base.sizes import Size, divides, greatest_of, least_of, nominal, same
-from tilewright.graph.build import Builder, names
-from tilewright.graph.compose import over_values, types_of
+from tilewright.graph.build import Builder
+from tilewright.graph.compose import over_values
 from tilewright.graph.ir import FORMULA, Formula, Graph, Loop, Node, TensorType, Value
 from tilewright.graph.notation import operand_order
 from tilewright.graph.running import running
@@ -37,7 +37,7 @@ from tilewright.graph.views import (
     parallel,
     reduced,
 )
-from tilewright.optimize.rewriting import with_formula
+from tilewright.optimize.rewriting import with_formula, with_nodes
 from tilewright.optimize.views import is_for_library
 
 
@@ -67,13 +67,7 @@ class SplitReductions:
     ensures: tuple[str, ...] = ("reductions split",)
 
     def __call__(self, graph: Graph) -> Graph:
-        types = types_of(graph)
-        chooser = Builder()
-        chooser.reserve(names(graph))
-        nodes: list[Node] = []
-        for node in graph.nodes:
-            nodes += self._split(node, types, chooser)
-        return replace(graph, nodes=tuple(nodes))
+        return with_nodes(graph, self._split)
 
     def _split(self, node: Node, types: Types, chooser: Builder) -> tuple[Node, ...]:
         if node.formula is None or not self._is_long(node.formula):

@@ -9,11 +9,11 @@ This module does not know kernels.
 from dataclasses import dataclass, replace
 
 from tilewright.base.expr import reads
-from tilewright.graph.build import Builder, names
-from tilewright.graph.compose import over_values, types_of
+from tilewright.graph.build import Builder
+from tilewright.graph.compose import over_values
 from tilewright.graph.ir import FORMULA, Formula, Graph, Node, TensorType, Value
 from tilewright.graph.total import Types
-from tilewright.optimize.rewriting import moved, with_formula
+from tilewright.optimize.rewriting import moved, with_formula, with_nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +33,7 @@ class WideSums:
     ensures: tuple[str, ...] = ("scattered sums wide",)
 
     def __call__(self, graph: Graph) -> Graph:
-        types = types_of(graph)
-        chooser = Builder()
-        chooser.reserve(names(graph))
-        nodes: list[Node] = []
-        for node in graph.nodes:
-            nodes += self._widened(node, types, chooser)
-        return replace(graph, nodes=tuple(nodes))
+        return with_nodes(graph, self._widened)
 
     def _widened(self, node: Node, types: Types, chooser: Builder) -> tuple[Node, ...]:
         if node.formula is None or not _meets_narrow(node.formula):
