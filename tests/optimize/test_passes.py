@@ -286,3 +286,12 @@ def test_a_rule_shows_in_the_graph() -> None:
           return %a
         }""",
     )
+
+
+def test_loops_of_which_each_result_has_a_window_are_not_cut() -> None:
+    window = "i >= p * 64 // 7 and i < (p * 64 + 70) // 7"
+    graph = parse(f"""graph g(%x : f32[64, 40]) {{
+      %y = {{y[p<7, d<40] += x[i<64, d] where {window}}}(%x) : f32[7, 40]
+      return %y
+    }}""")
+    assert SplitReductions(size=64, chunks=4, least=2)(graph) == graph

@@ -14,7 +14,7 @@ This module does not know threads or machines.
 from dataclasses import dataclass, replace
 
 from tilewright.base import algebra
-from tilewright.base.expr import Call, Const, Expr, Read, Sym, reads, substitute
+from tilewright.base.expr import Call, Const, Expr, Read, Sym, names, reads, substitute, walk
 from tilewright.base.sizes import Size, divides, greatest_of, least_of, nominal, same
 from tilewright.graph.build import Builder
 from tilewright.graph.compose import over_values
@@ -203,9 +203,26 @@ def runs_down_columns(formula: Formula, types: Types) -> bool:
 
 
 def _outermost_first(formula: Formula, types: Types) -> list[Loop]:
-    """Return the reduction's loops, those with the largest steps in memory first."""
-    steps = _steps(formula, types)
-    return sorted(reduced(formula), key=lambda loop: -nominal(steps.get(loop.name, 0)))
+    """Return the reduction's loops that may be cut, those with the largest steps in memory first.
+
+    A loop of which each result has a window, as in adaptive pooling, is short where it runs: cut,
+    it would be gone through for each result.
+    """
+    steps, windows = _steps(formula, types), _windowed(formula)
+    loops = [loop for loop in reduced(formula) if loop.name not in windows]
+    return sorted(loops, key=lambda loop: -nominal(steps.get(loop.name, 0)))
+
+
+def _windowed(formula: Formula) -> set[str]:
+    """Return the reduced loops that are compared with loops of the result."""
+    mine, others = ({loop.name for loop in each(formula)} for each in (reduced, parallel))
+    conditions = () if formula.where is None else walk(formula.where)
+    sides = [names(part) for part in conditions if _compares(part) and not reads(part)]
+    return {name for side in sides if side & others for name in side & mine}
+
+
+def _compares(part: Expr) -> bool:
+    return isinstance(part, Call) and part.fn in ("lt", "le", "gt", "ge")
 
 
 def _steps(formula: Formula, types: Types) -> dict[str, int]:
