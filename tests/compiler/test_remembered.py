@@ -30,9 +30,9 @@ def made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     names: list[str] = []
     derive = pipeline._reasons
 
-    def noting(graph: Graph, *rest: object) -> pipeline.Reasons:
+    def noting(graph: Graph, **rest: Any) -> pipeline.Reasons:
         names.append(graph.name)
-        return derive(graph, *rest)  # type: ignore[arg-type]
+        return derive(graph, **rest)
 
     monkeypatch.setattr(pipeline, "_reasons", noting)
     return names

@@ -1,9 +1,9 @@
 """The graph of a step, evaluated by the oracle in float64, is what torch's optimizers compute."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,13 +12,14 @@ from tests.sweep import few
 from torch import nn
 
 from tilewright.compiler import Options
+from tilewright.compiler.derived import Derived
 from tilewright.graph.evaluate import evaluate
 from tilewright.graph.ir import Graph, Node
 from tilewright.graph.text import parse, show
 from tilewright.graph.verify import verify
 from tilewright.ops import TABLE
 from tilewright.ops.operator import expansion
-from tilewright.train.step import Compiler, TrainStep
+from tilewright.train.step import TrainStep
 
 STEPS = 6
 
@@ -75,15 +76,15 @@ def expanded(node: Node) -> Graph:
 class ByTheOracle:
     """Stands where the compiled Program would: the same tensors, NumPy instead of kernels."""
 
-    graph: Graph
+    source: Graph
 
     def run(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         arrays = [tensor.detach().numpy() for tensor in inputs]
-        outputs = evaluate(self.graph, arrays, expand=expanded)
-        by_name = dict(zip((value.name for value in self.graph.inputs), inputs, strict=True))
-        updated = {position for _, position in self.graph.updates}
+        outputs = evaluate(self.source, arrays, expand=expanded)
+        by_name = dict(zip((value.name for value in self.source.inputs), inputs, strict=True))
+        updated = {position for _, position in self.source.updates}
         with torch.no_grad():
-            for name, position in self.graph.updates:
+            for name, position in self.source.updates:
                 by_name[name].copy_(torch.from_numpy(np.ascontiguousarray(outputs[position])))
         return tuple(torch.tensor(o) for k, o in enumerate(outputs) if k not in updated)
 
@@ -94,7 +95,11 @@ class ByTheOracle:
 def by_the_oracle(
     net: nn.Module, optimizer: torch.optim.Optimizer, clip_norm: float | None = None
 ) -> TrainStep:
-    compiler = cast(Compiler, lambda graph, *_: ByTheOracle(graph))
+
+    def compiler(_: Graph, __: str, derive: Callable[[], Derived], ___: Options) -> Any:
+        derived = derive()
+        return (ByTheOracle(derived.parts[0][0]),), derived.about
+
     return TrainStep(net, mean_square, optimizer, batch(0), clip_norm, Options(), compiler)
 
 

@@ -147,7 +147,8 @@ def _training_step(subject: Subject, look: Look) -> tuple[Built, Sequence[torch.
     data = data_for(subject, look.batch or BATCH, 0)
     step = _step(subject, data)
     inputs = step.inputs(*data.batches.at(0))
-    return replace(step.built, source=without_updates(step.graph)), inputs
+    gradients = without_updates(step.graph)
+    return replace(step.built, given=lambda: gradients), inputs
 
 
 def _forward_pass(subject: Subject, look: Look) -> tuple[Built, Sequence[torch.Tensor]]:

@@ -40,17 +40,22 @@ class Reasons:
 class Built:
     """A compiled graph: what runs, and why it is as it is.
 
-    source: the graph as it was given.  seconds: compile time, by step.  target: the instruction set
-    that was chosen for the kernels.  why: gives the reasons, which are derived again if the Program
-    was found among those made before.
+    given: gives the graph as it was given, or derived.  seconds: compile time, by step.  target:
+    the instruction set that was chosen for the kernels.  why: gives the reasons, which are derived
+    again if the Program was found among those made before.
     """
 
-    source: Graph
+    given: Callable[[], Graph]
     program: Program
     executable: Executable
     seconds: tuple[tuple[str, float], ...]
     why: Callable[[], Reasons]
     target: str = NATIVE
+
+    @property
+    def source(self) -> Graph:
+        """The graph that was compiled, before optimization."""
+        return self.given()
 
     @property
     def graph(self) -> Graph:
@@ -95,3 +100,8 @@ class Stopwatch:
         now = time.perf_counter()
         self.laps.append((name, now - self._start))
         self._start = now
+
+    def taken(self) -> tuple[tuple[str, float], ...]:
+        """Return the laps, which begin anew."""
+        laps, self.laps = tuple(self.laps), []
+        return laps

@@ -7,8 +7,9 @@ asks for gradients, and compiled at the first call that needs it.
 This module does not know torch: tensors pass through it.
 """
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Any
 
 from tilewright.autodiff import Split, own_results, resolve, reverse, split
@@ -16,10 +17,11 @@ from tilewright.base.errors import UNKNOWN, MutationError, TilewrightError
 from tilewright.capture import Captured, Computed, Input, Mutation, capture_to_run
 from tilewright.compiler.built import Built
 from tilewright.compiler.debug import check_against_eager
+from tilewright.compiler.derived import Derived
 from tilewright.compiler.fallback import leave_to_eager, under_a_transform
 from tilewright.compiler.lying import ROW_BY_ROW, Lying, lying_apart, lying_of
 from tilewright.compiler.options import Options
-from tilewright.compiler.pipeline import build
+from tilewright.compiler.pipeline import build, build_derived
 from tilewright.compiler.varying import check_split
 from tilewright.graph.ir import Graph, Value
 from tilewright.optimize import RollLoops
@@ -340,24 +342,39 @@ class Runs:
         return self._pairings[wanted]
 
     def _split(self, wanted: tuple[int, ...]) -> Pairing | None:
-        names = [self.graph.inputs[k].name for k in wanted]
-        updated = {position for _, position in self.graph.updates}
-        of = [k for k in range(len(self.graph.outputs)) if k in self.flowing or k not in updated]
-        joint = reverse(self.graph, names, of=of)
-        reached = {position for position, _ in joint.tangents}
-        for name, position in self.graph.updates:
-            if name in names and position not in reached:
-                raise _overwritten(self.graph, name, self.graph.outputs[position])
-        if not joint.tangents:
+        beside = wanted, self.flowing, self.lying
+        said = f"forward and backward {wanted} {sorted(self.flowing)} {self.lying}"
+        derive = functools.partial(_derived, self.graph, *beside)
+        built, about = build_derived(self.graph, said, derive, self.options)
+        if not built:
             return None
-        parts = split(joint, given=own_results(joint))
-        check_split(self.graph, names, parts)
-        halves = zip(
-            (parts.forward, parts.backward), lying_apart(parts, self.lying, wanted), strict=True
-        )
-        forward, backward = (build(graph, self.options, lying=each) for graph, each in halves)
+        forward, backward = built
         self.pairs[wanted] = (forward, backward)
-        return pair_up(parts, wanted, len(self.graph.updates))
+        return Pairing(*about)
+
+
+def _derived(
+    graph: Graph, wanted: tuple[int, ...], flowing: frozenset[int], lying: Lying
+) -> Derived:
+    """Derive forward and backward where these inputs ask for gradients; say how they fit.
+
+    Neither where no result depends on these inputs.
+    """
+    names = [graph.inputs[k].name for k in wanted]
+    updated = {position for _, position in graph.updates}
+    of = [k for k in range(len(graph.outputs)) if k in flowing or k not in updated]
+    joint = reverse(graph, names, of=of)
+    reached = {position for position, _ in joint.tangents}
+    for name, position in graph.updates:
+        if name in names and position not in reached:
+            raise _overwritten(graph, name, graph.outputs[position])
+    if not joint.tangents:
+        return Derived(())
+    parts = split(joint, given=own_results(joint))
+    check_split(graph, names, parts)
+    before, after = lying_apart(parts, lying, wanted)
+    halves = (parts.forward, before), (parts.backward, after)
+    return Derived(halves, astuple(pair_up(parts, wanted, len(graph.updates))))
 
 
 def _overwritten(graph: Graph, name: str, value: Value) -> MutationError:

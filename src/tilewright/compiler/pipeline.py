@@ -6,14 +6,17 @@ Every step is a function `Graph -> Graph` with a name; none is skipped by a hidd
 """
 
 import functools
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from tilewright.base.interpreter import uncollected
 from tilewright.compiler.assemble import assemble
 from tilewright.compiler.attention import streams
 from tilewright.compiler.built import Built, Reasons, Stopwatch
 from tilewright.compiler.choices import Choices, choices_for
-from tilewright.compiler.convolutions import PlaceConvolutions, foreseen
+from tilewright.compiler.convolutions import PlaceConvolutions
+from tilewright.compiler.derived import Derived, compile_part
 from tilewright.compiler.faster import leads_convolutions
 from tilewright.compiler.inplace import ReadBeforeUpdates
 from tilewright.compiler.library import served
@@ -23,9 +26,8 @@ from tilewright.compiler.masks import AddMasks
 from tilewright.compiler.options import Options
 from tilewright.compiler.orders import CountPlaces
 from tilewright.compiler.refusals import RefuseFirst
-from tilewright.compiler.remembered import key_of, remember, remembered
+from tilewright.compiler.remembered import Entry, key_of, remember, remembered
 from tilewright.compiler.sources import Begin
-from tilewright.compiler.varying import check_other_example
 from tilewright.graph.ir import Graph, Node
 from tilewright.graph.passes import Pass, run
 from tilewright.optimize import (
@@ -39,8 +41,6 @@ from tilewright.optimize import (
     WideSums,
     simplifications,
 )
-from tilewright.program import Program
-from tilewright.runtime import Ahead, Executable
 from tilewright.tune import Store, this_processor
 
 
@@ -80,7 +80,6 @@ def _kept(node: Node) -> bool:
     return streams(node) or served(node)
 
 
-@uncollected()
 def build(
     graph: Graph,
     options: Options | None = None,
@@ -93,36 +92,51 @@ def build(
     and outputs lie.  Raises SizesError where what was made depends on the example in a way that
     nobody noted: then it is right for the example alone.
     """
-    options = options or Options()
+    derived = Derived(((graph, lying),))
+    (built,), _ = build_derived(graph, repr(lying), lambda: derived, options or Options(), store)
+    return built
+
+
+@uncollected()
+def build_derived(
+    graph: Graph,
+    said: str,
+    derive: Callable[[], Derived],
+    options: Options,
+    store: Store | None = None,
+) -> tuple[tuple[Built, ...], Any]:
+    """Compile what is derived from a graph; return also what was said about it.
+
+    said: all that it follows from beside graph and options, in one line.  derive: is called at most
+    once: where the Programs are not found among those made before, else when somebody asks.
+    """
     options.refuse_buckets()
-    watch = Stopwatch()
-    key = key_of(graph, options, lying) if store is None else None
-    program, reasons = remembered(key, options), None
+    watch, derive = Stopwatch(), functools.cache(derive)
+    key = key_of(graph, options, said) if store is None else None
+    entry = remembered(key, options)
     watch.lap("look up")
-    found = program is not None
-    with Ahead(options.target) as ahead:
-        if program is None:
-            for function in foreseen(graph, options):
-                ahead.begin(function)
-            reasons = _reasons(graph, options, store, watch, lying, ahead.begin)
-            program = reasons.assembled.program
-            if program.sizes is not None:
-                check_other_example(graph, program, lambda other: _program(other, options, store))
-                watch.lap("check sizes")
-        executable = Executable(program, ahead.toolchain(), verified=found)
-        if reasons is not None:  # what breaks a rule was refused by now
-            remember(key, program, reasons.answers)
-    watch.lap("compile kernels")
-    why = functools.cache(lambda: reasons or _reasons(graph, options, store, Stopwatch(), lying))
-    return Built(graph, program, executable, tuple(watch.laps), why, options.target)
+    reason = functools.partial(_reasons, options=options, store=store)
+    if entry is not None:
+        parts = enumerate(entry.programs)
+        found = [compile_part(derive, at, options, reason, watch, program) for at, program in parts]
+        return tuple(found), entry.about
+    derived = derive()
+    watch.lap("derive")
+    every = range(len(derived.parts))
+    made = [compile_part(derive, at, options, reason, watch) for at in every]
+    # What breaks a rule was refused by now.
+    answers = tuple(dict.fromkeys(answer for built in made for answer in built.why().answers))
+    remember(key, Entry(tuple(built.program for built in made), derived.about, answers))
+    return tuple(made), derived.about
 
 
 def _reasons(
     graph: Graph,
+    *,
     options: Options,
     store: Store | None,
     watch: Stopwatch,
-    lying: Lying = ROW_BY_ROW,
+    lying: Lying,
     begin: Begin | None = None,
 ) -> Reasons:
     choices = choices_for(options, store)
@@ -134,7 +148,3 @@ def _reasons(
     assembled = replace(assembled, program=program)
     watch.lap("assemble")
     return Reasons(optimized, assembled, choices.told(), choices.answers())
-
-
-def _program(graph: Graph, options: Options, store: Store | None) -> Program:
-    return _reasons(graph, options, store, Stopwatch()).assembled.program

@@ -1,10 +1,14 @@
 """Programs of graphs that were compiled before, found again by what they were made from.
 
-The idea: a Program follows from the graph's text, the options, the processor, the versions of
-Python, NumPy and torch, this package's own files, and what was measured.  Under a digest of all but
-the last the saved Program is kept beside the compiled kernels, with what its compilation asked the
-measurements and was answered: where it would be answered otherwise by now, it is another Program,
-which takes the place.  What it was decided by is derived again when somebody asks.
+The idea: Programs follow from the text of a captured graph, what is said of what is derived from
+it, the options, the processor, the versions of Python, NumPy and torch, this package's own files,
+and what was measured.  Under a digest of all but the last they are kept beside the compiled
+kernels, with what their compilation asked the measurements and was answered: where it would be
+answered otherwise by now, they are other Programs, which take the place.  What they were decided
+by, and the graphs that were derived, are derived again when somebody asks.
+
+An entry is read by the very code that wrote it, so it need not be the text of a saved Program,
+which takes several times as long to read.
 
 This module does not know how a graph becomes a Program.
 """
@@ -12,22 +16,22 @@ This module does not know how a graph becomes a Program.
 import functools
 import hashlib
 import importlib.metadata
-import json
+import marshal
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from tilewright.base.errors import ProgramError
 from tilewright.base.sizes import Size
 from tilewright.compiler.choices import Answer, choices_for
-from tilewright.compiler.lying import ROW_BY_ROW, Lying
 from tilewright.compiler.options import Options
 from tilewright.graph.ir import Graph
 from tilewright.graph.text import show
-from tilewright.program import Program, from_bytes, to_bytes
+from tilewright.program import Program, from_plain, to_plain
 from tilewright.runtime.cache import Cache
 from tilewright.runtime.toolchain import cache_bytes, cache_folder
 from tilewright.tune import is_library_at_home, library_vector, this_processor
@@ -35,8 +39,24 @@ from tilewright.tune import is_library_at_home, library_vector, this_processor
 _PACKAGE = Path(__file__).parents[1]
 
 
-def key_of(graph: Graph, options: Options, lying: Lying = ROW_BY_ROW) -> str | None:
-    """Return what a graph's Program is kept under; None where that is not all it is made from.
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Programs of graphs that were derived together, and what their caller knows of these: numbers,
+    text, and tuples and sets of such.
+
+    answers: what was asked of the measurements for them.
+    """
+
+    programs: tuple[Program, ...]
+    about: Any
+    answers: tuple[Answer, ...]
+
+
+def key_of(graph: Graph, options: Options, said: str) -> str | None:
+    """Return what Programs are kept under; None where that is not all they are made from.
+
+    graph: what was captured.  said: all else that the graphs to compile, and how they lie, follow
+    from, in one line.
 
     A Program for sizes that vary is: it is checked against another example each time.
     """
@@ -45,33 +65,29 @@ def key_of(graph: Graph, options: Options, lying: Lying = ROW_BY_ROW) -> str | N
     if options.verify:
         return None  # whoever asks for checks wants them made
     runs_on = f"{this_processor(options.target)} {library_vector()} {is_library_at_home()}"
-    made_from = (_CODE, *_versions(), repr(options), repr(lying), runs_on)
+    made_from = (_CODE, *_versions(), repr(options), said, runs_on)
     return hashlib.sha256("\n".join((*made_from, show(graph))).encode()).hexdigest()
 
 
-def remembered(key: str | None, options: Options) -> Program | None:
-    """Return the Program kept under a key; None if there is none that can be read, or what was
-    measured has changed since."""
-    entry = None if key is None else _programs().get(key)
-    if entry is None:
+def remembered(key: str | None, options: Options) -> Entry | None:
+    """Return what is kept under a key; None if there is nothing, or what was measured has changed
+    since."""
+    kept = None if key is None else _programs().get(key)
+    if kept is None:
         return None
-    first, _, saved = entry.partition(b"\n")
-    choices = choices_for(options)
-    try:
-        answers = [Answer(*answer) for answer in json.loads(first)]
-        if any(choices.answer(one.kernel, one.recipe) != one for one in answers):
-            return None
-        return from_bytes(saved, verified=True)
-    except (ProgramError, TypeError, ValueError):
-        return None  # of another format
+    programs, about, said = marshal.loads(kept)
+    answers, choices = tuple(Answer(*each) for each in said), choices_for(options)
+    if any(choices.answer(one.kernel, one.recipe) != one for one in answers):
+        return None
+    return Entry(from_plain(programs), about, answers)
 
 
-def remember(key: str | None, program: Program, answers: tuple[Answer, ...]) -> None:
-    """Keep a Program that breaks no rule under a key, with what was asked for it; not where files
-    were edited since this process read them."""
+def remember(key: str | None, entry: Entry) -> None:
+    """Keep Programs that break no rule under a key; not where files were edited since this process
+    read them."""
     if key is not None and _code() == _CODE:
-        first = json.dumps([(one.kernel, one.recipe, one.measured) for one in answers])
-        _programs().put(key, first.encode() + b"\n" + to_bytes(program))
+        answers = [(one.kernel, one.recipe, one.measured) for one in entry.answers]
+        _programs().put(key, marshal.dumps((to_plain(entry.programs), entry.about, answers)))
 
 
 def _programs() -> Cache:

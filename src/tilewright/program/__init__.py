@@ -34,6 +34,7 @@ from tilewright.program.ir import (
 )
 from tilewright.program.kept import in_one, parted
 from tilewright.program.layers import Layer, Transforms, layer_of, wrap
+from tilewright.program.plain import from_plain, to_plain
 from tilewright.program.store import from_bytes, load, save, to_bytes
 from tilewright.program.syntax import read
 from tilewright.program.text import show
@@ -104,4 +105,6 @@ __all__ = [
     "load",
     "to_bytes",
     "from_bytes",
+    "to_plain",
+    "from_plain",
 ]

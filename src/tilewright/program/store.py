@@ -52,10 +52,10 @@ def to_bytes(program: Program) -> bytes:
     return b"tilewright program %d sha256 %s\n" % (FORMAT, _sum(body)) + body
 
 
-def from_bytes(data: bytes, *, source: str = "", verified: bool = False) -> Program:
+def from_bytes(data: bytes, *, source: str = "") -> Program:
     """Return the Program that `to_bytes` wrote; raise `ProgramError` unless it is whole.
 
-    source: named in errors.  verified: it broke no rule when it was written, by this very code.
+    source: named in errors.
     """
     match = HEADER.match(data)
     if match is None:
@@ -95,8 +95,7 @@ def from_bytes(data: bytes, *, source: str = "", verified: bool = False) -> Prog
         ) from error
     try:
         program = read(text)
-        if not verified:
-            verify(program)
+        verify(program)
     except ProgramError as refusal:
         raise placed(refusal, source) from None
     except RecursionError:

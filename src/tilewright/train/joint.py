@@ -25,6 +25,7 @@ from tilewright.ops import emit
 from tilewright.ops.operator import write
 from tilewright.ops.optimizer import PAGE
 from tilewright.train.accumulate import accumulated
+from tilewright.train.chance import draws_from_torch, seeded_by
 
 RULES = tuple(operator.name for operator in PAGE)
 Rate = tuple[int, str]  # the number of a group, and the name of a setting
@@ -55,25 +56,33 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """The graph of a step, and what its inputs are after those of the forward graph.
+    """What the inputs of a step's graph are after those of the forward graph.
 
     moved: the updates of parameters that have a gradient, in order.  rates: settings that are
     inputs, by group and name, in order.  clocks: likewise for step counts.  scaled: the loss has a
-    scale, and whether the gradient overflowed (bool, rank 0) is the output after the loss.  Inputs
-    follow as: seed (if the graph has one), scale, rates, clocks, then for each update its slots.
+    scale, and whether the gradient overflowed (bool, rank 0) is the output after the loss.  seeded:
+    there is a seed.  draws: something draws from torch's generator.  Inputs follow as: seed, scale,
+    rates, clocks, then for each update its slots.
     """
 
-    graph: Graph
     moved: tuple[Update, ...]
     rates: tuple[Rate, ...]
     clocks: tuple[int, ...]
-    scaled: bool = False
+    scaled: bool
+    seeded: bool
+    draws: bool
 
-    @property
-    def owners(self) -> dict[int, str]:
+    @staticmethod
+    def of(moved: tuple[Update, ...], scaled: bool, seeded: bool, draws: bool) -> "Training":
+        """Say what follows from which updates are made."""
+        rates = dict.fromkeys((update.group, name) for update in moved for name in update.moving)
+        clocks = {update.clock for update in moved if update.clock is not None}
+        return Training(moved, tuple(rates), tuple(sorted(clocks)), scaled, seeded, draws)
+
+    def owners(self, graph: Graph) -> dict[int, str]:
         """For the position of each input that is state of a parameter, that parameter's name."""
         slots = [update.parameter for update in self.moved for _ in update.slots]
-        return dict(enumerate(slots, len(self.graph.inputs) - len(slots)))
+        return dict(enumerate(slots, len(graph.inputs) - len(slots)))
 
 
 def training_graph(
@@ -83,7 +92,7 @@ def training_graph(
     clip_norm: float | None = None,
     scaled: bool = False,
     accumulate: int = 1,
-) -> Training:
+) -> tuple[Graph, Training]:
     """Extend a graph whose first output is the loss by its gradient and the optimizer's updates.
 
     Parameters that the loss does not depend on are left alone.  accumulate: the step's batch is so
@@ -110,7 +119,9 @@ def training_graph(
         outputs.append(overflow)
     if clip_norm is not None and found:
         found = _clip(builder, found, clip_norm)
-    scalars = _Scalars.of(builder, moved)
+    seeded, draws = seeded_by(joint.graph) is not None, draws_from_torch(joint.graph)
+    training = Training.of(moved, overflow is not None, seeded, draws)
+    scalars = _Scalars.of(builder, training)
     pairs = list(joint.graph.updates)
     for update in moved:
         targets, results = _move(builder, update, values, found, scalars)
@@ -118,8 +129,7 @@ def training_graph(
             kept = result if overflow is None else _unless(builder, overflow, target, result)
             pairs.append((target.name, len(outputs)))
             outputs.append(kept)
-    graph = prune(builder.finish(outputs, pairs))
-    return Training(graph, moved, tuple(scalars.rates), tuple(scalars.clocks), overflow is not None)
+    return prune(builder.finish(outputs, pairs)), training
 
 
 def without_updates(graph: Graph) -> Graph:
@@ -144,19 +154,18 @@ class _Scalars:
     clocks: Mapping[int, Value]
 
     @staticmethod
-    def of(builder: Builder, moved: Sequence[Update]) -> "_Scalars":
-        wanted = {(update.group, name): None for update in moved for name in update.moving}
+    def of(builder: Builder, training: Training) -> "_Scalars":
         rates = {
             (group, name): builder.input(
                 f"{name}_{group}",
                 TensorType((), F64),
                 Role("state", f"param_groups[{group}].{name}"),
             )
-            for group, name in wanted
+            for group, name in training.rates
         }
         steps = {
             clock: builder.input(f"step_{clock}", TensorType((), F32), Role("state", "step"))
-            for clock in sorted({u.clock for u in moved if u.clock is not None})
+            for clock in training.clocks
         }
         clocks = {
             clock: write(builder, "y[] = f64(s[]) + 1", s=step, dtype=F64, name="this_step")

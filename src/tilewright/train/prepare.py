@@ -1,14 +1,16 @@
 """From a module, a loss, an optimizer and an example batch to a compiled step.
 
 The idea: module and loss are captured as one module, in the user's names; what the optimizer says
-of each parameter that the loss reads becomes an `Update`; the graph of the two is compiled.
+of each parameter that the loss reads becomes an `Update`; the graph that follows from the two is
+compiled, and derived only where its Program is not found.
 
 This module does not know what happens between two steps (`active`).
 """
 
+import functools
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,17 +19,19 @@ import torch.utils._pytree as pytree
 from tilewright.base.errors import CaptureError, ShapeError
 from tilewright.base.interpreter import uncollected
 from tilewright.capture import Captured, capture_to_run
-from tilewright.compiler import Built
-from tilewright.compiler.lying import Lying, lying_as
+from tilewright.compiler import Built, Options
+from tilewright.compiler.derived import Derived
+from tilewright.compiler.lying import ROW_BY_ROW, Strides, lying_as
 from tilewright.graph.build import names, rename
 from tilewright.graph.ir import Graph, Role
 from tilewright.optimize import RollLoops
 from tilewright.train import optimizers
 from tilewright.train.active import Active
-from tilewright.train.chance import draws_from_torch, seeded_by
+from tilewright.train.chance import seed_masks
 from tilewright.train.joint import Training, Update, training_graph
 
 LossFunction = Callable[..., torch.Tensor]
+Compiler = Callable[[Graph, str, Callable[[], Derived], Options], tuple[tuple[Built, ...], Any]]
 
 
 class Objective(torch.nn.Module):
@@ -55,13 +59,10 @@ def prepare(
     clip_norm: float | None,
     scaled: bool,
     accumulate: int,
-    masks: Callable[[Graph], Graph],
-    build: Callable[[Graph, Lying], Built],
+    options: Options,
+    compiler: Compiler,
 ) -> Active:
-    """Compile the step for what module and optimizer are now; nothing is computed or changed.
-
-    masks: says where what the forward pass draws comes from.
-    """
+    """Compile the step for what module and optimizer are now; nothing is computed or changed."""
     objective.training = objective.module.training
     settings = optimizers.settings_of(rule, optimizer)
     with torch.enable_grad():
@@ -70,41 +71,67 @@ def prepare(
     captured = _in_the_users_words(captured)
     named = _named_inputs(captured)
     updates = _updates(rule, optimizer, captured.graph, named)
-    training = training_graph(
-        masks(RollLoops()(captured.graph)),
-        updates,
-        clip_norm=clip_norm,
-        scaled=scaled,
-        accumulate=accumulate,
-    )
+    clip = None if clip_norm is None else float(clip_norm)
+    seen = zip(captured.graph.inputs, captured.inputs, strict=True)
+    strides = tuple((value.name, item.strides) for value, item in seen)
+    beside = _Beside(updates, clip, scaled, accumulate, strides)
+    derive = functools.partial(_derived, captured.graph, beside, options)
+    (built,), (places, *facts) = compiler(captured.graph, repr(beside), derive, options)
+    training = Training.of(tuple(updates[place] for place in places), *facts)
     captured = _of_whole_batches(captured, accumulate)
     owners = dict(named.values())
     return Active(
         captured,
         training,
-        build(training.graph, _lying(captured, training)),
+        built,
         settings,
         tuple(owners[update.parameter] for update in training.moved),
         any(update.begins for update in training.moved),
-        draws_from_torch(training.graph),
-        None if seeded_by(training.graph) is None else torch.zeros((), dtype=torch.int64),
+        training.draws,
+        torch.zeros((), dtype=torch.int64) if training.seeded else None,
         _scale_of(captured) if training.scaled else None,
         tuple(torch.zeros((), dtype=torch.float64) for _ in training.rates),
         [0.0 for _ in training.rates],
     )
 
 
-def _lying(captured: Captured, training: Training) -> Lying:
-    """Return how all that a step reads and moves lies in memory: state as its parameter does."""
-    seen = zip(captured.graph.inputs, captured.inputs, strict=True)
-    strides = {value.name: item.strides for value, item in seen}
-    owners = training.owners
+@dataclass(frozen=True, slots=True)
+class _Beside:
+    """What a step follows from beside the graph that was captured, and the options.
+
+    strides: of that graph's inputs, by name.
+    """
+
+    updates: tuple[Update, ...]
+    clip_norm: float | None
+    scaled: bool
+    accumulate: int
+    strides: tuple[tuple[str, Strides], ...]
+
+
+def _derived(forward: Graph, beside: _Beside, options: Options) -> Derived:
+    """Derive a step from the graph of its loss.
+
+    All that it reads and moves lies as it did, state as its parameter; where it is compared node by
+    node with eager's, row by row.
+    """
+    rolled = RollLoops()(forward)
+    graph, training = training_graph(
+        seed_masks(rolled) if options.random == "" else rolled,
+        beside.updates,
+        clip_norm=beside.clip_norm,
+        scaled=beside.scaled,
+        accumulate=beside.accumulate,
+    )
+    strides, owners = dict(beside.strides), training.owners(graph)
     lies = {
         at: strides[owner]
-        for at, value in enumerate(training.graph.inputs)
+        for at, value in enumerate(graph.inputs)
         if (owner := owners.get(at, value.name)) in strides
     }
-    return lying_as(training.graph, lies)
+    lying = ROW_BY_ROW if options.check else lying_as(graph, lies)
+    places = tuple(map(beside.updates.index, training.moved))
+    return Derived(((graph, lying),), (places, training.scaled, training.seeded, training.draws))
 
 
 def _first_part(batch: Sequence[Any], parts: int) -> Sequence[Any]:

@@ -7,7 +7,7 @@ and learning-rate schedules, work at any time, and a loop may go back to eager w
 This module does not know how gradients are derived or kernels are made.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,25 +15,18 @@ import torch
 from torch.amp.grad_scaler import GradScaler
 
 from tilewright.base.errors import CheckpointError, OptionError
-from tilewright.compiler import Built, Options, begin_usual, build
+from tilewright.compiler import Built, Options, begin_usual
 from tilewright.compiler.debug import check_against_eager
-from tilewright.compiler.lying import ROW_BY_ROW, Lying
+from tilewright.compiler.pipeline import build_derived
 from tilewright.graph.ir import Graph
 from tilewright.program import Program
 from tilewright.train import optimizers
 from tilewright.train.active import Active
-from tilewright.train.chance import seed_masks
 from tilewright.train.interrupts import uninterrupted
 from tilewright.train.joint import without_updates
-from tilewright.train.prepare import LossFunction, Objective, prepare
+from tilewright.train.prepare import Compiler, LossFunction, Objective, prepare
 
-Compiler = Callable[[Graph, Options, Lying], Built]
 _SEED_MASK = 2**63 - 1
-
-
-def _built(graph: Graph, options: Options, lying: Lying) -> Built:
-    """Compile a step; one that is compared node by node with eager's has all row by row."""
-    return build(graph, options, lying=ROW_BY_ROW if options.check else lying)
 
 
 def train_step(
@@ -90,11 +83,11 @@ class TrainStep:
         batch: Sequence[Any],
         clip_norm: float | None,
         options: Options,
-        compiler: Compiler = _built,
+        compiler: Compiler = build_derived,
         scaler: GradScaler | None = None,
         accumulate: int = 1,
     ) -> None:
-        """Compile for an example batch.  compiler: what makes a graph run (the pipeline's own)."""
+        """Compile for an example batch.  compiler: what compiles what is derived."""
         options.refuse_frozen()
         self.module = module
         self.optimizer = optimizer
@@ -117,7 +110,7 @@ class TrainStep:
     @property
     def graph(self) -> Graph:
         """The graph of the step, before optimization."""
-        return self._active.training.graph
+        return self._active.built.source
 
     @property
     def program(self) -> Program:
@@ -185,7 +178,8 @@ class TrainStep:
         inputs = self.inputs(*batch)
         active = self._active
         if self.options.check:
-            check_against_eager(replace(active.built, source=without_updates(self.graph)), inputs)
+            gradients = without_updates(self.graph)
+            check_against_eager(replace(active.built, given=lambda: gradients), inputs)
         loss = uninterrupted(lambda: self._count(active.built.run(inputs)))
         assert loss is not None, "a run has outputs"
         if not self.options.check:
@@ -267,8 +261,8 @@ class TrainStep:
             clip_norm=self.clip_norm,
             scaled=self.scaler is not None,
             accumulate=self.accumulate,
-            masks=seed_masks if self.options.random == "" else _as_drawn,
-            build=lambda graph, lying: self.compiler(graph, self.options, lying),
+            options=self.options,
+            compiler=self.compiler,
         )
         if made.seed is not None and self.seed is None:
             self.seed = int(torch.empty((), dtype=torch.int64).random_())
@@ -320,8 +314,3 @@ def _check_example(batch: Sequence[Any]) -> None:
             found="train_step(module, loss_fn, optimizer)",
             mend="pass it: train_step(module, loss_fn, optimizer, inputs, targets)",
         )
-
-
-def _as_drawn(graph: Graph) -> Graph:
-    """Leave the draws to torch's generator, where capture found them."""
-    return graph
