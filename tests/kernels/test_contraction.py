@@ -82,6 +82,16 @@ def products() -> list[Product]:
     made += [product((), rows, 600, 67, order) for rows in range(1, 6) for order in ("NN", "TN")]
     made += [product((2,), rows, 531, LONG) for rows in (1, 3)]
     made += [product((), rows, 600, FULL) for rows in (1, 2, 30)]
+    for rows in (
+        1,
+        2,
+        3,
+        4,
+        7,
+        8,
+    ):  # few enough for tiles of three vectors, of panels more than they take
+        made += [sliced(product((), rows, 176, terms), 16) for terms in (67, LONG)]
+        made.append(replace(product((2,), rows, 176, 67, "NT", F64), scale=0.125))
     made += halved()
     pairs = random.Random(2)
     for order in ("NN", "NT", "TN", "TT"):

@@ -29,6 +29,8 @@
 #define FEW(step, along) (VECTOR == 64 ? (step <= PAGE ? 4 : 2) : along && step <= 2 * SPREAD ? 12 : 2)
 #define LOOPS 16                /* of rows, columns or terms, at most */
 #define FEW_ROWS (VECTOR == 64 ? 4 : 3) /* that take many columns at a time: */
+#define SLIM (VECTOR == 32 && PAIR == 1 ? 4 : 0)        /* rows at most of a tile that is wider: */
+#define THREE 3                 /* vectors */
 #define ASKS (VECTOR == 64)     /* whether tiles ask for memory that follows; shorter ones lose by it */
 #define TURNS 8                 /* of a tile's loop, at least, between askings for more memory */
 #define IN_A_ROW 256            /* terms at most that are added one after the other: each rounds the sum */
@@ -242,6 +244,49 @@ static __attribute__((noinline)) void broad_tile(long rows, const Stack *stack, 
   else if (FEW_ROWS == 4) broad(4, stack, a);
 }
 
+#if SLIM
+/* Rows of THREE vectors of sums, where registers hold twelve of them: of two vectors, sums of few rows
+   are under way too seldom for the time that a product takes.  from, over: where each vector has its
+   words, and how far it is from the first in c. */
+inlined void slim(const int rows, const Stack *stack, const T *a, T *c, const T *const *from,
+                  const long *over) {
+  const long ai = stack->ai, at = stack->at, bt = stack->bt;
+  const T *first = from[0], *second = from[1], *third = from[2], scale = stack->scale;
+  V sum[SLIM][THREE];
+  unrolled for (int i = 0; i < rows; i++) unrolled for (int j = 0; j < THREE; j++) sum[i][j] = (V){};
+  for (long t = stack->depth; t > 0; t--, a += at, first += bt, second += bt, third += bt) {
+    V right[THREE] = {*(const Row *)first, *(const Row *)second, *(const Row *)third};
+    unrolled for (int j = 0; j < THREE; j++) in_register(right[j]);
+    unrolled for (int i = 0; i < rows; i++) {
+      const V left = in_all_lanes(a[i * ai]);
+      unrolled for (int j = 0; j < THREE; j++) multiply_add(sum[i][j], left, right[j]);
+    }
+  }
+  unrolled for (int i = 0; i < rows; i++) unrolled for (int j = 0; j < THREE; j++) {
+    V *to = (V *)(c + i * stack->c.row + over[j]);
+    if (stack->more) sum[i][j] += *to;
+    if (scale != 1) sum[i][j] *= scale;
+    *to = sum[i][j];
+  }
+}
+
+/* `count` tiles of so many rows below each other, THREE panels wide: each is WIDE tiles of THREE. */
+static __attribute__((noinline)) void slim_tiles(long rows, long count, const Stack *stack, const T *a,
+                                                 const T *const *from, const long *over) {
+  for (long j = 0; j < WIDE * THREE; j += THREE, from += THREE, over += THREE)
+    for (long q = 0; q < count; q++) {
+      const T *x = a + q * stack->below;
+      T *c = stack->c.at + q * rows * stack->c.row;
+      if (rows == 1) slim(1, stack, x, c, from, over);
+      else if (rows == 2) slim(2, stack, x, c, from, over);
+      else if (rows == 3) slim(3, stack, x, c, from, over);
+      else slim(4, stack, x, c, from, over);
+    }
+}
+#else
+#define slim_tiles(...) ((void)0)
+#endif
+
 /* Where `count` steps through some loops lie in two operands, from step `from` on.  loops: how many
    there are, then the extent of each and its strides in the two, outermost first.  Returns whether
    the innermost makes them all. */
@@ -283,6 +328,16 @@ static int even(const int *x, long n, long step) {
   for (long k = 1; k < n; k++) found &= x[k] - x[k - 1] == step;
   return found;
 }
+
+/* Whether n columns of c are vectors whose elements lie together. */
+static int in_vectors(const int *cj, long n) {
+  int found = 1;
+  for (long k = 0; k < n && found; k += LANES) found = even(cj + k, LANES, 1);
+  return found;
+}
+
+/* Whether as many panels as a slim tile takes are packed, all or none. */
+inlined int alike(const int *direct) { return direct[0] == direct[1] && direct[1] == direct[2]; }
 
 /* p[t * step + j] = x[xt[t] + j] for j < n, so many bytes at a time: not more than there are. */
 #define COPY(BYTES)                                                                              \
@@ -549,7 +604,9 @@ void NAME(const long *down, const long *across, const long *along, long top, lon
   const long kept = deep + BETWEEN, heap = ROWS * kept;
   const long group_tiles = least(least(most_tiles, GROUP), PACKED_A / heap);
   const int alone = tiles <= group_tiles;
-  const long together = least(most_panels, alone ? PASSING : COLUMNS / PANEL);
+  /* Nothing is packed of b that lies as tiles read it, however many panels are taken at a time. */
+  const int in_place = SLIM && along[0] == 1 && along[3] < SPREAD && across[3 * across[0] - 1] == 1;
+  const long together = least(most_panels, alone && !in_place ? PASSING : COLUMNS / PANEL);
   const long columns = least(together, PACKED_B / (PANEL * deep));
   const long panels = (right - left + PANEL - 1) / PANEL;
   const long turns = (panels + columns - 1) / columns, steps = (all + deep - 1) / deep;
@@ -581,7 +638,7 @@ void NAME(const long *down, const long *across, const long *along, long top, lon
     const long spread = __builtin_labs(step_b) / (matched ? PAIR : 1);
     const int dense = (rows <= FEW(spread, step_a == 1) * ROWS || spread < SPREAD) && (matched || words);
     const long beside = near_b && paired && !dense ? some / PANEL * PANEL : 0;
-    pack_rows(depth, beside / PANEL, b + bj[0], bw, packed_b);
+    if (beside) pack_rows(depth, beside / PANEL, b + bj[0], bw, packed_b);
     int direct[COLUMNS / PANEL];                        /* panels of b that are not packed */
     for (long j = 0; j < some; j += PANEL) {
       const long have = least(some - j, PANEL), width = (have + LANES - 1) / LANES * LANES;
@@ -635,18 +692,28 @@ void NAME(const long *down, const long *across, const long *along, long top, lon
       }
       const int are_few = rows <= FEW_ROWS && dense && near_b && near_c && in_step && c && !taken;
       const long breadth = are_few ? MANY / rows / WIDE * PANEL : PANEL;
+      /* Rows of b that are far apart fall on the same sets, and tiles would come back for their lines. */
+      const int are_slim = height + (taller > 0) <= SLIM && depth <= IN_A_ROW && in_step && c && !taken &&
+                           (!dense || spread < SPREAD);
       for (long j = 0, have; j < some; j += have) {
         const int is_broad = are_few && some - j >= breadth;
-        have = is_broad ? breadth : least(some - j, PANEL);
+        const int is_slim = are_slim && !is_broad && some - j >= THREE * PANEL && alike(direct + j / PANEL) &&
+                            (near_c || in_vectors(cj + j, THREE * PANEL));
+        have = is_broad ? breadth : is_slim ? THREE * PANEL : least(some - j, PANEL);
         const long width = (have + LANES - 1) / LANES * LANES;
         const T *y = direct[j / PANEL] ? (const T *)(b + bt[0] + bj[j]) : packed_b + j * depth;
-        const long step = direct[j / PANEL] ? step_b : width;
+        const long step = direct[j / PANEL] ? step_b : is_slim ? PANEL : width;
+        const T *from[WIDE * THREE];            /* if it is slim */
+        long over[WIDE * THREE];
+        for (long k = 0; is_slim && k < WIDE * THREE; k++) {
+          const long panel = k / WIDE * PANEL, rest = k % WIDE * LANES;
+          from[k] = (direct[j / PANEL] ? y + (bj[j + panel] - bj[j]) / PAIR : y + panel * depth) + rest;
+          over[k] = cj[j + panel + rest] - cj[j];
+        }
         const long apart =
             direct[j / PANEL] && width > LANES ? (bj[j + LANES] - bj[j]) / PAIR : LANES;
         const long next = width > LANES ? cj[j + LANES] - cj[j] : LANES;
-        int whole = in_step && have == width;
-        for (long k = 0; k < width && whole && !near_c; k += LANES)
-          whole = even(cj + j + k, LANES, 1);
+        const int whole = in_step && have == width && (near_c || is_slim || in_vectors(cj + j, width));
         for (long q = group, stop; q < end; q = stop) {
           const long i = before(q, height, taller) - above, high = height + (q < taller);
           stop = q < taller ? least(taller, end) : end;
@@ -662,6 +729,7 @@ void NAME(const long *down, const long *across, const long *along, long top, lon
                                whole && t, &coming};
           const long kind = matched && direct[j / PANEL] ? WIDE + 1 : width / LANES;
           if (is_broad) broad_tile(high, &stack, x);
+          else if (is_slim) slim_tiles(high, stop - q, &stack, x, from, over);
           else any_tiles(high, kind, stop - q, &stack, x);
           if (!whole && (t || factor != 1 || !taken))
             for (long r = 0; r < high * (stop - q); r++) {
