@@ -245,3 +245,17 @@ def test_pairs_that_do_not_fit_are_our_own_mistake() -> None:
     ):
         with pytest.raises(AssertionError):
             differentiable(same, same, pairing)
+
+
+def test_a_model_may_ask_for_gradients_between_two_pieces() -> None:
+    """The first piece's backward runs while Dynamo looks on, which would trace what we run."""
+    net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        x = x.detach().requires_grad_()
+        (g,) = torch.autograd.grad(net(x).sum(), x)
+        return x - 0.1 * g
+
+    x = torch.randn(5, 3)
+    found = torch.compile(step, backend="tilewright")(x)
+    torch.testing.assert_close(found, step(x))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._C._dynamo import eval_frame
 
 from tilewright.base.errors import CaptureError, MutationError
 from tilewright.program import INPUT
@@ -88,6 +89,8 @@ def differentiable(forward: Executable, backward: Executable, pairing: Pairing) 
                     given[k] = gradient
             return tuple(given)
 
+    _leave_alone(Pair.backward)
+
     def apply(inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
         _refuse_views([inputs[k] for k in pairing.written])
         found: tuple[Tensor, ...] = Pair.apply(*inputs)  # type: ignore[no-untyped-call]
@@ -95,6 +98,17 @@ def differentiable(forward: Executable, backward: Executable, pairing: Pairing) 
 
     forward_run, backward_run = forward.run, backward.run
     return apply
+
+
+def _leave_alone(function: Callable[..., Any]) -> None:
+    """Let Dynamo trace neither the function nor what it calls.
+
+    A model that asks for gradients between two pieces that were compiled runs the first one's
+    backward while Dynamo looks at whatever is called.
+    """
+    skip = eval_frame._FrameAction.SKIP
+    strategy = eval_frame._FrameExecStrategy(skip, skip)
+    eval_frame.set_code_exec_strategy(function.__code__, strategy)
 
 
 def _refuse_views(written: Sequence[Tensor]) -> None:
