@@ -61,7 +61,7 @@ BEYOND: tuple[tuple[str, str], ...] = (
     ("linalg_* but cross and vector_norm, cholesky, lu, qr, eigh, matrix_exp", "factorisations: "
      "each step depends on the one before"),
     ("lstm with a projected state", "a scan whose state and output differ: not declared yet"),
-    ("ctc_loss, multilabel_margin_loss", "where a row ends depends on values"),
+    ("ctc_loss", "where a row ends depends on values"),
     ("embedding_bag", "where bags end depends on values"),
     ("logcumsumexp along more than 64 elements", "the loops are quadratic, torch's are not"),
     ("median, nanmedian of all elements", "an order, and a gradient shared among ties"),

@@ -25,6 +25,7 @@ def mend_torch() -> None:
     _unpack_ranges()
     _see_what_is_as_before()
     _let_recurrent_modules_see_their_weights()
+    _end_labels_where_their_rows_end()
     trace_alignments()
     if torch.__version__ >= RIGHT:
         return
@@ -92,6 +93,39 @@ def _let_recurrent_modules_see_their_weights() -> None:
         return before(builder, module)
 
     _put_in_front(VariableBuilder, "wrap_module", wrap)
+
+
+def _end_labels_where_their_rows_end() -> None:
+    """Let multilabel_margin_loss read the labels before a row's first -1, as ATen's kernel does.
+
+    Up to torch 2.13 at least, its decomposition takes those after it for class 0, and gives one
+    row's loss a dim that eager's has not.
+    """
+    operator = torch.ops.aten.multilabel_margin_loss_forward.default
+    operator.py_kernels[torch._C.DispatchKey.Autograd] = _multilabel_margin_loss
+    operator._dispatch_cache.clear()
+
+
+def _multilabel_margin_loss(
+    input: torch.Tensor, target: torch.Tensor, reduction: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the loss, and which classes are among the labels (in the input's dtype)."""
+    x, labels = torch.atleast_2d(input), torch.atleast_2d(target)
+    number = x.shape[-1]
+    torch._check(number != 0 and input.dim() <= 2, lambda: f"Expected classes: {input.shape}")
+    torch._check(
+        input.shape == target.shape,
+        lambda: f"inconsistent target size: {target.shape} for input of size: {input.shape}",
+    )
+    classes = torch.arange(number, device=x.device)
+    listed = classes < torch.where(labels == -1, classes, number).amin(-1, keepdim=True)
+    labels = torch.where(listed, labels, 0)
+    among = (listed.unsqueeze(-1) & (labels.unsqueeze(-1) == classes)).any(-2, keepdim=True)
+    margin = 1 - x.gather(-1, labels).unsqueeze(-1) + x.unsqueeze(-2)
+    counted = listed.unsqueeze(-1) & among.logical_not() & (margin > 0)
+    loss = torch.where(counted, margin, 0).sum((-2, -1)) / number
+    reduced = (lambda: loss.reshape(input.shape[:-1]), loss.mean, loss.sum)[reduction]()
+    return reduced, among.reshape(input.shape).to(input.dtype)
 
 
 def _put_in_front(owner: Any, name: str, mend: Callable[..., Any]) -> None:

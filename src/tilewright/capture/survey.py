@@ -19,6 +19,7 @@ from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
     FakeTensorMode,
 )
+from torch.autograd.graph import increment_version
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from tilewright.base.errors import (
@@ -142,6 +143,7 @@ class _Observer(fx.Interpreter):
             raise _data_dependent(n, reason) from reason
         except Exception as reason:
             raise _impossible(n, arguments, reason) from reason
+        self._count_writes(n)
         if n.op == "output":
             return result
         self._record(n, result)
@@ -157,6 +159,13 @@ class _Observer(fx.Interpreter):
             else:
                 self._watch_gradient(n, result, had)
         return result
+
+    def _count_writes(self, n: fx.Node) -> None:
+        """Count what operators over lists write, which torch does not of fakes (2.13 at least)."""
+        name = _name(n).partition(".")[0]
+        if name.startswith("_foreach_") and name.endswith("_"):
+            first = n.args[0] if n.args else n.kwargs["self"]
+            increment_version(pytree.tree_leaves(fx.node.map_arg(first, lambda a: self.env[a])))
 
     def _arguments(self, n: fx.Node) -> list[torch.Tensor]:
         values = pytree.tree_leaves(fx.node.map_arg((n.args, n.kwargs), lambda a: self.env[a]))
