@@ -1,12 +1,17 @@
 """Expressions: what is found out of one is kept, and is that of no other."""
 
+import copy
 import os
 import pickle
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from weakref import ref
 
 import pytest
 
+from tilewright.base import expr as expressions
 from tilewright.base.algebra import simplify
 from tilewright.base.expr import Call, Const, Expr, Read, Sym, call, names, substitute, walk
 from tilewright.base.sizes import Size, Sizes
@@ -20,6 +25,66 @@ def test_numbers_of_different_types_or_signs_are_different() -> None:
             assert (Const(a) == Const(b)) == (i == j)
             assert (call("neg", a) == call("neg", b)) == (i == j)
     assert len({Const(value) for value in (*values, *values)}) == len(values)
+
+
+def test_what_is_made_alike_is_one_object() -> None:
+    text = "a[i, b[j] ?? -0.5] * floor(c) + 3 - nan"
+    made = parse(text)
+    assert isinstance(made, Call)
+    again = (
+        parse(text),
+        copy.copy(made),
+        copy.deepcopy(made),
+        pickle.loads(pickle.dumps(made)),
+        replace(made, fn=made.fn),
+        Call(made.fn, tuple(parse(show(arg)) for arg in made.args)),
+    )
+    for other in again:
+        assert other is made
+    assert replace(made, fn="mul") != made
+    assert len({Sym("i"), Sym("j"), Read("i", ()), Call("i", ())}) == 4
+
+
+def test_threads_that_make_the_same_have_the_same() -> None:
+    def made(start: int) -> list[Call]:
+        return [call("add", Sym(f"same{n % 500}"), start + n) for n in range(20_000)]
+
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(made, [0] * 8))
+    for other in found[1:]:
+        assert all(a is b for a, b in zip(found[0], other, strict=True))
+
+
+def test_an_expression_is_kept_by_none_but_those_who_have_it() -> None:
+    """Also where expressions come and go: what is gone leaves no trace that grows."""
+    made = call("add", Sym("nobody_else"), 7)
+    seen = ref(made)
+    del made
+    assert seen() is None
+    assert call("add", Sym("nobody_else"), 7) is call("add", Sym("nobody_else"), 7)
+    known = expressions._Known()
+    for n in range(3 * expressions._SWEPT):
+        assert known.add(f"gone{n}", Sym(f"gone{n}")).name == f"gone{n}"
+        assert known.get(f"gone{n}") is None
+        assert len(known._found) <= expressions._SWEPT
+
+
+def test_trees_that_come_and_go_leave_no_parts() -> None:
+    before = len(expressions._KNOWN._found)
+    for n in range(5_000):
+        tree: Expr = Sym("i")
+        for _ in range(10):
+            tree = Call("add", (tree, Const(1_000_000 + n)))
+    assert len(expressions._KNOWN._found) < max(before, expressions._SWEPT) + expressions._SWEPT
+
+
+def test_a_size_that_was_pickled_is_of_the_compilation_beside_it() -> None:
+    sizes = Sizes({"n_b": 8})
+    kept = Const(sizes.size("n_b"))
+    again, found = pickle.loads(pickle.dumps((sizes, kept)))
+    assert isinstance(kept.value, Size)
+    assert kept.value.sizes is sizes
+    assert found.value.sizes is again
 
 
 def test_an_expression_is_found_again_in_another_process() -> None:

@@ -11,8 +11,9 @@ extent count as at least 1 and unbounded above.
 from collections.abc import Mapping
 from functools import lru_cache
 
-from tilewright.base.expr import KEPT, Call, Const, Expr, Read, Sym, children, names, rebuild
+from tilewright.base.expr import KEPT, Call, Const, Expr, Sym, children, names, rebuild, walk
 from tilewright.base.sizes import (
+    Size,
     common_divisor,
     divide,
     divides,
@@ -25,12 +26,28 @@ from tilewright.base.sizes import (
 from tilewright.base.syntax import show
 
 Extents = Mapping[str, int]
-Affine = tuple[int, dict[Expr, int]]  # constant, factor of each atom
+Affine = tuple[int, Mapping[Expr, int]]  # constant, factor of each atom
 INFINITY = 1 << 62
+_SUMS = frozenset(("add", "sub", "neg", "mul"))
 
 
 def affine(expr: Expr) -> Affine:
     """Split an integer expression into `constant + sum(factor * atom)`; atoms are not affine."""
+    return _split_up(expr) if varies(expr) else _kept_affine(expr)
+
+
+@lru_cache(KEPT)
+def varies(expr: Expr) -> bool:
+    """Say whether sizes that vary occur: what is found out of them is noted each time."""
+    return any(isinstance(node, Const) and isinstance(node.value, Size) for node in walk(expr))
+
+
+@lru_cache(KEPT)
+def _kept_affine(expr: Expr) -> Affine:
+    return _split_up(expr)
+
+
+def _split_up(expr: Expr) -> Affine:
     match expr:
         case Const(value) if not isinstance(value, float):
             return value + 0, {}
@@ -51,7 +68,9 @@ def affine(expr: Expr) -> Affine:
 
 def from_affine(constant: int, terms: Mapping[Expr, int]) -> Expr:
     """Write `constant + sum(factor * atom)` in the canonical order (larger factors first)."""
-    ordered = sorted(terms.items(), key=lambda item: (-abs(nominal(item[1])), show(item[0])))
+    ordered = list(terms.items())
+    if len(ordered) > 1:
+        ordered.sort(key=lambda item: (-abs(nominal(item[1])), show(item[0])))
     ordered = [item for item in ordered if item[1] > 0] + [item for item in ordered if item[1] < 0]
     result: Expr | None = None
     for atom, factor in ordered:
@@ -70,6 +89,11 @@ def from_affine(constant: int, terms: Mapping[Expr, int]) -> Expr:
 
 def simplify(expr: Expr, extents: Extents) -> Expr:
     """Return the normal form of an integer expression whose loops have the given extents."""
+    if isinstance(expr, Sym):
+        extent = extents.get(expr.name)
+        return expr if extent is None or not same(extent, 1) else Const(0)
+    if isinstance(expr, Const):
+        return expr
     known = tuple([(name, extents[name]) for name in names(expr) if name in extents])
     for _, extent in known:
         if type(extent) is not int:  # what is found out of sizes that vary is noted each time
@@ -86,9 +110,10 @@ def _simplified(expr: Expr, extents: Extents) -> Expr:
     parts = children(expr)
     if parts:
         expr = rebuild(expr, tuple([simplify(part, extents) for part in parts]))
+    if isinstance(expr, Call) and expr.fn in _SUMS:
+        constant, terms = affine(expr)
+        return from_affine(constant, _recombine(terms, extents))
     match expr:
-        case Sym(name) if name in extents and same(extents[name], 1):
-            return Const(0)
         case Call("floordiv", (a, Const(int(q)))) if q > 0:
             return _floordiv(a, q, extents)
         case Call("mod", (a, Const(int(q)))) if q > 0:
@@ -97,22 +122,19 @@ def _simplified(expr: Expr, extents: Extents) -> Expr:
             return _exactdiv(a, q)
         case Call("max" | "min" as fn, (Const(int(a)), Const(int(b)))):
             return Const(larger(a, b) if fn == "max" else smaller(a, b))
-        case Call("add" | "sub" | "neg" | "mul", _):
-            constant, terms = affine(expr)
-            return from_affine(constant, _recombine(terms, extents))
         case _:
             return expr
 
 
 def bounds(expr: Expr, extents: Extents) -> tuple[int, int] | None:  # noqa: C901 - a flat match
     """Return the least and the greatest value (inclusive), or None where nothing is known."""
+    if isinstance(expr, Sym):  # the most usual ones first
+        return (0, extents[expr.name] - 1) if expr.name in extents else (1, INFINITY)
+    if isinstance(expr, Call) and expr.fn in _SUMS:
+        return _affine_bounds(expr, extents)
     match expr:
         case Const(value) if not isinstance(value, float):
             return value + 0, value + 0
-        case Sym(name):
-            return (0, extents[name] - 1) if name in extents else (1, INFINITY)
-        case Read():
-            return None
         case Call("floordiv", (a, Const(int(q)))) if q > 0:
             inner = bounds(a, extents)
             return None if inner is None else (inner[0] // q, inner[1] // q)
@@ -135,8 +157,6 @@ def bounds(expr: Expr, extents: Extents) -> tuple[int, int] | None:  # noqa: C90
             if left is None or right is None:
                 return None
             return smaller(left[0], right[0]), larger(left[1], right[1])
-        case Call("add" | "sub" | "neg" | "mul", _):
-            return _affine_bounds(expr, extents)
         case _:
             return None
 

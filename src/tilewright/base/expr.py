@@ -16,62 +16,142 @@ This module does not know what a function computes (`scalar`), how an expression
 (`syntax`) or how an index is simplified and bounded (`algebra`).
 """
 
+import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
+from threading import RLock
 from typing import Any
+from weakref import ref
+
+from tilewright.base.sizes import Size
 
 KEPT = 1 << 13
 """For how many expressions an answer about one is kept: most are asked again and again."""
 
 
-@dataclass(frozen=True, slots=True)
+Key = int | str | tuple[object, ...]
+_SWEPT = 1 << 14
+
+
+class _Known:
+    """All expressions that somebody has, by what they are made of; final.
+
+    Two that are made alike are one object, so that to compare and to hash one is to do so with its
+    address.  What is gone leaves an empty reference, and its parts in the key; these are swept out
+    whenever there are twice as many as were left the last time.
+    Mutable, and shared by threads: without the lock, references are only added, each under a key
+    that had none.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[Key, ref[Any]] = {}
+        self._lock = RLock()
+        self._limit = _SWEPT
+        os.register_at_fork(after_in_child=self._after_fork)
+
+    def _after_fork(self) -> None:
+        self._lock = RLock()  # another thread may have had it, which a child has not
+
+    def get(self, key: Key) -> Any:
+        """Return the expression that is made of this; None where nobody has it."""
+        found = self._found.get(key)
+        return None if found is None else found()
+
+    def add(self, key: Key, made: Any) -> Any:
+        """Note an expression; return it, or the one that another thread has noted before."""
+        own = ref(made)
+        while (found := self._found.setdefault(key, own)) is not own:
+            if (known := found()) is not None:
+                return known
+            with self._lock:
+                if self._found.get(key) is found:
+                    del self._found[key]
+        if len(self._found) > self._limit:
+            self._sweep()
+        return made
+
+    def _sweep(self) -> None:
+        with self._lock:
+            if len(self._found) > self._limit:
+                keys = list(self._found)
+                while keys:  # whole before parts: the key of one that is gone holds its parts
+                    key = keys.pop()
+                    found = self._found.get(key)
+                    if found is not None and found() is None:
+                        del self._found[key]
+                self._limit = max(_SWEPT, 2 * len(self._found))
+
+
+def _told(value: bool | int | float) -> object:
+    # A size is that of one compilation, also where it was read from a file of another process.
+    return (id(value.sizes), value.key) if isinstance(value, Size) else repr(value)
+
+
+_KNOWN = _Known()
+_known, _set = _KNOWN.get, object.__setattr__
+
+
+@dataclass(frozen=True, slots=True, eq=False, init=False, weakref_slot=True)
 class Const:
     """A number: a bool, an int (exact) or a float (NaN and infinities included)."""
 
     value: bool | int | float
 
-    def __eq__(self, other: object) -> bool:
+    def __new__(cls, value: bool | int | float) -> "Const":
         # 1, 1.0 and True, 0.0 and -0.0 are different constants; NaN equals itself.
-        if not isinstance(other, Const):
-            return False
-        if type(self.value) is int and type(other.value) is int:  # most are
-            return self.value == other.value
-        return self._key() == other._key()
+        key: Key = value if type(value) is int else (type(value).__name__, _told(value))
+        made: Const | None = _known(key)
+        if made is None:
+            made = object.__new__(cls)
+            _set(made, "value", value)
+            made = _KNOWN.add(key, made)
+        return made
 
-    def __hash__(self) -> int:
-        return hash(self.value if type(self.value) is int else self._key())
-
-    def _key(self) -> tuple[str, str]:
-        return type(self.value).__name__, repr(self.value)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Const, (self.value,)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, init=False, weakref_slot=True)
 class Sym:
     """A name: a loop of the formula at hand, a named size, or an attribute before binding."""
 
     name: str
 
+    def __new__(cls, name: str) -> "Sym":
+        made: Sym | None = _known(name)
+        if made is None:
+            made = object.__new__(cls)
+            _set(made, "name", name)
+            made = _KNOWN.add(name, made)
+        return made
 
-@dataclass(frozen=True, slots=True)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Sym, (self.name,)
+
+
+@dataclass(frozen=True, slots=True, eq=False, init=False, weakref_slot=True)
 class Call:
     """A function of `scalar.FUNCTIONS` applied to its arguments."""
 
     fn: str
     args: tuple["Expr", ...]
-    _hash: int = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_hash", hash((self.fn, self.args)))
+    def __new__(cls, fn: str, args: tuple["Expr", ...]) -> "Call":
+        key = (fn, args)
+        made: Call | None = _known(key)
+        if made is None:
+            made = object.__new__(cls)
+            _set(made, "fn", fn)
+            _set(made, "args", args)
+            made = _KNOWN.add(key, made)
+        return made
 
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __reduce__(self) -> tuple[Any, ...]:  # a hash is of one process
+    def __reduce__(self) -> tuple[Any, ...]:
         return Call, (self.fn, self.args)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, init=False, weakref_slot=True)
 class Read:
     """One element of a tensor.
 
@@ -82,13 +162,19 @@ class Read:
     tensor: str
     index: tuple["Expr", ...]
     default: "Expr | None" = None
-    _hash: int = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_hash", hash((self.tensor, self.index, self.default)))
-
-    def __hash__(self) -> int:
-        return self._hash
+    def __new__(
+        cls, tensor: str, index: tuple["Expr", ...], default: "Expr | None" = None
+    ) -> "Read":
+        key = (tensor, index, default)
+        made: Read | None = _known(key)
+        if made is None:
+            made = object.__new__(cls)
+            _set(made, "tensor", tensor)
+            _set(made, "index", index)
+            _set(made, "default", default)
+            made = _KNOWN.add(key, made)
+        return made
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Read, (self.tensor, self.index, self.default)
@@ -133,18 +219,23 @@ def transform(expr: Expr, rewrite: Callable[[Expr], Expr]) -> Expr:
 
 def substitute(expr: Expr, bindings: Mapping[str, Expr]) -> Expr:
     """Replace every name in `bindings` at once."""
+    if isinstance(expr, Sym):
+        return bindings.get(expr.name, expr)
     found = tuple([(name, bindings[name]) for name in names(expr) if name in bindings])
     return _substituted(expr, found) if found else expr
 
 
 @lru_cache(KEPT)
 def _substituted(expr: Expr, found: tuple[tuple[str, Expr], ...]) -> Expr:
-    bindings = dict(found)
+    return _replaced(expr, dict(found))
 
-    def replace(node: Expr) -> Expr:
-        return bindings.get(node.name, node) if isinstance(node, Sym) else node
 
-    return transform(expr, replace)
+def _replaced(expr: Expr, bindings: Mapping[str, Expr]) -> Expr:
+    if isinstance(expr, Sym):
+        return bindings.get(expr.name, expr)
+    if names(expr).isdisjoint(bindings):
+        return expr
+    return rebuild(expr, tuple([_replaced(part, bindings) for part in children(expr)]))
 
 
 def walk(expr: Expr) -> Iterator[Expr]:

@@ -19,9 +19,10 @@ This module does not know which functions exist: a name before "(" is a function
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from tilewright.base.errors import NotationError
-from tilewright.base.expr import Call, Const, Expr, Read, Sym
+from tilewright.base.expr import KEPT, Call, Const, Expr, Read, Sym
 
 ELLIPSIS = Sym("...")
 
@@ -51,7 +52,7 @@ _TERNARY, _NOT, _UNARY, _PRIMARY = 0, 3, 7, 8
 
 def show(expr: Expr, *, index: bool = False) -> str:
     """Return the text of an expression; `index` says that it stands inside square brackets."""
-    return _show(expr, _TERNARY, index)
+    return _show_open(expr, index)[1]
 
 
 def show_number(value: bool | int | float) -> str:
@@ -66,6 +67,7 @@ def _show(expr: Expr, level: int, index: bool) -> str:
     return f"({text})" if own < level else text
 
 
+@lru_cache(KEPT)
 def _show_open(expr: Expr, index: bool) -> tuple[int, str]:
     # As in `children`: every cache key shows every formula of a graph.
     if isinstance(expr, Sym):

@@ -19,6 +19,7 @@ from tilewright.base.errors import (
     ShapeError,
     SizesError,
 )
+from tilewright.base.interpreter import uncollected
 from tilewright.capture import (
     Symbols,
     Varying,
@@ -169,6 +170,7 @@ class DynamoGraph:
         SPECIALIZED.append(reason)
         return None
 
+    @uncollected()
     def _compiled(self, examples: Sequence[Any]) -> Call:
         try:
             imported = import_functional(functionalize(self.prepared, examples))

@@ -40,12 +40,13 @@ def slots(graph: Graph, taken: Collection[str]) -> dict[str, Slot]:
     All parts of such a whole are.  taken: values that have to lie elsewhere.
     """
     made_by = {value.name: node for node in graph.nodes for value in node.outputs}
-    free = {name for name, node in made_by.items() if name not in taken and _spreads(node)}
+    free = made_by.keys() - taken
     found: dict[str, Slot] = {}
     for node in graph.nodes:
         joined = _joined(node)
         parts = [name for name, _ in joined]
-        if joined and len({*parts} & free) == len(parts):
+        spread = len({*parts} & free) == len(parts) and all(_spreads(made_by[p]) for p in parts)
+        if joined and spread:
             found.update(joined)
             free.difference_update(parts)
     return found

@@ -16,9 +16,10 @@ This module does not decide what is worth composing.
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 
 from tilewright.base import algebra
-from tilewright.base.expr import Call, Expr, Read, Sym, reads, substitute, transform, walk
+from tilewright.base.expr import KEPT, Call, Expr, Read, Sym, reads, substitute, transform, walk
 from tilewright.graph.ir import Formula, Graph, Node, TensorType
 from tilewright.graph.notation import operand_order
 from tilewright.graph.total import (
@@ -50,6 +51,13 @@ def over_values(node: Node) -> Formula:
 
 def rename_operands(formula: Formula, mapping: Mapping[str, str]) -> Formula:
     """Rename operands everywhere in a formula; two that get one name become one operand."""
+    names = tuple([mapping.get(name, name) for name in formula.operands])
+    return formula if names == formula.operands else _renamed(formula, names)
+
+
+@lru_cache(KEPT)
+def _renamed(formula: Formula, names: tuple[str, ...]) -> Formula:
+    mapping = dict(zip(formula.operands, names, strict=True))
 
     def visit(node: Expr) -> Expr:
         if isinstance(node, Read):
@@ -61,7 +69,7 @@ def rename_operands(formula: Formula, mapping: Mapping[str, str]) -> Formula:
 
     return replace(
         formula,
-        operands=tuple(dict.fromkeys(mapping.get(name, name) for name in formula.operands)),
+        operands=tuple(dict.fromkeys(names)),
         index=tuple(rename(entry) for entry in formula.index),
         value=rename(formula.value),
         where=None if formula.where is None else rename(formula.where),

@@ -63,7 +63,7 @@ class TensorType:
 
     def __eq__(self, other: object) -> bool:
         # Sizes that vary are equal where they are known to be, whatever the example says.
-        return (
+        return self is other or (
             isinstance(other, TensorType)
             and self.dtype == other.dtype
             and len(self.shape) == len(other.shape)

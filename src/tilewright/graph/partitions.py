@@ -237,6 +237,7 @@ def _divided(atom: Expr, loop: str, extents: dict[str, int]) -> _Motion | None:
             constant, terms = algebra.affine(inner)
         case _:
             return None
+    terms = dict(terms)
     factor = terms.pop(Sym(loop), 0)
     rests = [(algebra.bounds(rest, extents), scale) for rest, scale in terms.items()]
     if factor <= 0 or q % factor or any(loop in names(rest) for rest in terms):

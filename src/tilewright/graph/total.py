@@ -11,10 +11,12 @@ This module does not know graphs, nor who composes what.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from tilewright.base import algebra
 from tilewright.base.dtypes import BY_NAME, DType
 from tilewright.base.expr import (
+    KEPT,
     Call,
     Const,
     Expr,
@@ -73,6 +75,30 @@ def total(formula: Formula, types: Types) -> Formula | None:
 
     types: of the operands, by name.  The result writes every element exactly once.
     """
+    known = fixed_types(formula, types)
+    return _total(formula, types) if known is None else _kept_total(formula, known)
+
+
+def fixed_types(formula: Formula, types: Types) -> tuple[TensorType, ...] | None:
+    """Return the types of a formula's operands, by which an answer about it can be kept; None where
+    a size varies: what is found out of such is noted each time."""
+    found = tuple([types[name] for name in formula.operands])
+    for type_ in (formula.type, *found):
+        for dim in type_.shape:
+            if type(dim) is not int:
+                return None
+    for loop in formula.loops:
+        if type(loop.extent) is not int:
+            return None
+    return None if any(map(algebra.varies, parts(formula))) else found
+
+
+@lru_cache(KEPT)
+def _kept_total(formula: Formula, operands: tuple[TensorType, ...]) -> Formula | None:
+    return _total(formula, dict(zip(formula.operands, operands, strict=True)))
+
+
+def _total(formula: Formula, types: Types) -> Formula | None:
     solved = solve_target(formula)
     if formula.op != "=" or solved is None:
         return None

@@ -94,14 +94,15 @@ def limit_of(condition: Expr, name: str, extents: Mapping[str, int]) -> Limit | 
             case Call("floordiv", (whole, Const(int(q)))) if name in names(atom):
                 if sign not in (1, -1) or type(q) is not int or q <= 0:
                     return None
-                del terms[atom]
-                scaled = Call("mul", (algebra.from_affine(constant, terms), Const(q)))
+                others = {other: factor for other, factor in terms.items() if other is not atom}
+                scaled = Call("mul", (algebra.from_affine(constant, others), Const(q)))
                 if sign == 1:  # a // q + c >= 0: a + c * q >= 0
                     scaled = Call("add", (scaled, whole))
                 else:  # c - a // q >= 0: a < (c + 1) * q
                     scaled = Call("sub", (Call("add", (scaled, Const(q - 1))), whole))
                 constant, terms = algebra.affine(algebra.simplify(scaled, extents))
                 break
+    terms = dict(terms)
     factor = terms.pop(Sym(name), 0)
     if factor == 0 or any(name in names(atom) for atom in terms):
         return None

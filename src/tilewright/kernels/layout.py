@@ -8,6 +8,7 @@ This module does not know C.
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import accumulate
 
 from tilewright.base import algebra
 from tilewright.base.expr import Call, Const, Expr, Read, Sym, children, names, walk
@@ -46,7 +47,7 @@ def merged(state: State, region: Region) -> Region:
     rows, columns = list(region.rows), list(region.columns)
     if len(rows) < 2 and len(columns) < 2:
         return region
-    before = _divisions(state, region)  # no merge is accepted that makes them more
+    before = sum(_divisions(state, region))  # no merge is accepted that makes them more
     for loops in (rows, columns):
         at = len(loops) - 2
         while at >= 0:
@@ -67,6 +68,8 @@ def _merge_pair(
     inner = state.extents[b]
     if inner == 0:  # nothing runs, and nothing can be divided by it
         return None
+    if before == 0 and any(_parted(offset, a, b, state) for offset, _ in offsets(state, region)):
+        return None
     trial = state.copy()
     name = trial.fresh(state.extents[a] * inner)
     trial.substitute(
@@ -76,10 +79,21 @@ def _merge_pair(
         }
     )
     made = replace(region, statements=tuple(trial.statements[s.name] for s in region.statements))
-    if _divisions(trial, made) > before:
+    if any(count > before for count in accumulate(_divisions(trial, made))):
         return None
     state.become(trial)
     return made, name
+
+
+def _parted(offset: Expr, a: str, b: str, state: State) -> bool:
+    """Say whether a flat offset is sure to be divided once loop `b` is merged into `a`."""
+    _, terms = algebra.affine(offset)
+    outer, inner = state.extents[a], state.extents[b]
+    steps = (terms.get(Sym(a), 0), terms.get(Sym(b), 0), outer, inner)
+    if any(type(number) is not int for number in steps) or outer < 2 or inner < 2:
+        return False
+    bare = not any(names(atom) & {a, b} for atom in terms if atom not in (Sym(a), Sym(b)))
+    return bare and steps[0] != steps[1] * inner
 
 
 def offsets(state: State, region: Region) -> Iterator[tuple[Expr, int]]:
@@ -103,19 +117,17 @@ def _flat(state: State, index: tuple[Expr, ...], strides: tuple[int, ...]) -> Ex
     return state.simplify(total)
 
 
-def _divisions(state: State, region: Region) -> int:
-    """Count the divisions that computing a region's offsets, values and conditions takes."""
-    total = 0
+def _divisions(state: State, region: Region) -> Iterator[int]:
+    """Yield how many divisions each of a region's offsets, values and conditions takes."""
     for offset, _ in offsets(state, region):
-        total += _count_divisions(offset)
+        yield _count_divisions(offset)
     for statement in region.statements:
         for read in state.reads(statement):
-            total += sum(_count_divisions(entry) for entry in read.index if has_read(entry))
+            yield sum(_count_divisions(entry) for entry in read.index if has_read(entry))
         formula = statement.formula
         for part in (formula.value, formula.where, formula.at):
             if part is not None:
-                total += _value_divisions(state, statement.bound(part))
-    return total
+                yield _value_divisions(state, statement.bound(part))
 
 
 def _count_divisions(expr: Expr) -> int:

@@ -7,16 +7,18 @@ This module does not know the rules.
 """
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from tilewright.base.dtypes import BY_NAME
-from tilewright.base.expr import Call, Const, Expr, Read, children, rebuild, substitute
+from tilewright.base.expr import KEPT, Call, Const, Expr, Read, children, rebuild, substitute
 from tilewright.base.sizes import same
 from tilewright.graph.compose import over_values, types_of
-from tilewright.graph.ir import Formula, Graph, Node
+from tilewright.graph.ir import Formula, Graph, Node, TensorType
 from tilewright.graph.total import (
     Types,
     decided,
     extents_of,
+    fixed_types,
     is_weak,
     map_parts,
     of_indices,
@@ -60,6 +62,16 @@ def _simplified(node: Node, types: Types) -> Node:
 
 def simplified(formula: Formula, types: Types) -> Formula:
     """Return an equal formula to whose parts no rule applies; operands are named by values."""
+    known = fixed_types(formula, types)
+    return _simpler(formula, types) if known is None else _kept_simpler(formula, known)
+
+
+@lru_cache(KEPT)
+def _kept_simpler(formula: Formula, operands: tuple[TensorType, ...]) -> Formula:
+    return _simpler(formula, dict(zip(formula.operands, operands, strict=True)))
+
+
+def _simpler(formula: Formula, types: Types) -> Formula:
     extents = extents_of(formula)
     dtypes = {name: types[name].dtype for name in formula.operands}
     context = Context(dtypes, extents)

@@ -279,7 +279,8 @@ class _Part:
         """Return an index within a chunk, and the rows that chunks part the tensor in."""
         made, rows = [algebra.simplify(entry, self.extents) for entry in index], None
         for dim, entry in enumerate(made):
-            constant, terms = algebra.affine(entry)
+            constant, found = algebra.affine(entry)
+            terms = dict(found)
             block = terms.pop(Sym(_CHUNK), 0)
             if not block:
                 continue

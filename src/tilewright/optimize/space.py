@@ -187,7 +187,8 @@ class _Joining:
                 weights[atom] = weights.get(atom, 0) + factor * stride
         if not all(isinstance(atom, Sym) and weight > 0 for atom, weight in weights.items()):
             whole = algebra.simplify(algebra.from_affine(constant, weights), self.extents)
-            constant, weights = algebra.affine(whole)
+            constant, terms = algebra.affine(whole)
+            weights = dict(terms)
         if not all(isinstance(atom, Sym) and weight > 0 for atom, weight in weights.items()):
             return None
         found = [(weight, atom.name) for atom, weight in weights.items() if isinstance(atom, Sym)]
