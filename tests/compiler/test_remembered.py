@@ -1,6 +1,8 @@
 """A graph that was compiled before is found again; anything else it is made from makes it anew."""
 
+import hashlib
 import json
+import marshal
 import os
 import time
 from dataclasses import replace
@@ -204,7 +206,22 @@ def test_reasons_that_have_changed_since_say_so(made: list[str]) -> None:
     assert len(made) == 3
 
 
-@pytest.mark.parametrize("damage", [b"", b"not a program", None])
+def _whole(content: bytes) -> bytes:
+    return hashlib.sha256(content).digest() + content
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        b"",
+        b"not a program",
+        None,
+        _whole(b"hello"),
+        _whole(marshal.dumps(3)),
+        _whole(marshal.dumps((b"", None, []))),
+        _whole(marshal.dumps((marshal.dumps(([99, 1],)), None, []))),
+    ],
+)
 def test_a_damaged_entry_is_compiled_anew(
     made: list[str], tmp_path: Path, damage: bytes | None
 ) -> None:

@@ -75,11 +75,13 @@ def remembered(key: str | None, options: Options) -> Entry | None:
     kept = None if key is None else _programs().get(key)
     if kept is None:
         return None
-    programs, about, said = marshal.loads(kept)
-    answers, choices = tuple(Answer(*each) for each in said), choices_for(options)
-    if any(choices.answer(one.kernel, one.recipe) != one for one in answers):
-        return None
-    return Entry(from_plain(programs), about, answers)
+    try:
+        programs, about, said = marshal.loads(kept)
+        entry = Entry(from_plain(programs), about, tuple(Answer(*each) for each in said))
+    except (AttributeError, EOFError, LookupError, TypeError, ValueError):
+        return None  # whole, but not what this code wrote
+    choices = choices_for(options)
+    return entry if all(choices.answer(a.kernel, a.recipe) == a for a in entry.answers) else None
 
 
 def remember(key: str | None, entry: Entry) -> None:
