@@ -234,6 +234,15 @@ def is_pointwise(formula: Formula) -> bool:
     return formula.op == "=" and is_gather(formula) and not reductions(formula)
 
 
+def may_choose(formula: Formula) -> bool:
+    """Say whether some of what it reads may be needed for some of its elements only."""
+    chosen = any(
+        node.fn == "select" if isinstance(node, Call) else isinstance(node, Read) and node.default
+        for node in walk(formula.value)
+    )
+    return formula.op != "=" or formula.where is not None or chosen
+
+
 _MOST = 8  # times as many terms as there are may be asked for, to have no scatter
 
 

@@ -6,7 +6,7 @@ prove it; or it is itself a bound of one loop, given those around it.
 This module does not know C.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tilewright.base import algebra
@@ -136,3 +136,16 @@ def exactness_of(expr: Expr) -> list[Expr]:
 def exactness(entry: Expr) -> list[Expr]:
     """Return the conditions that the exact divisions in an index have no remainder."""
     return [condition for node in walk(entry) for condition in exactness_of(node)]
+
+
+def unturned(place: Expr, extents: Mapping[str, int], one: Callable[[], str]) -> Expr:
+    """Hide that a loop goes backwards through elements that only some of its turns may read.
+
+    GCC 12.2 turns such elements round where it reads them by vectors, but not the mask that says
+    which.  one: defines a 1 that the compiler takes for any number, and returns its name.
+    """
+    for loop, factor in algebra.affine(place)[1].items():
+        if isinstance(loop, Sym) and factor == -1:
+            rest = algebra.simplify(Call("add", (place, loop)), extents)
+            place = Call("sub", (rest, Call("mul", (loop, Sym(one())))))
+    return place

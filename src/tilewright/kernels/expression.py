@@ -30,7 +30,7 @@ from tilewright.base.scalar import BY_NAME as FUNCTIONS
 from tilewright.base.sizes import least_of
 from tilewright.graph.ir import Formula
 from tilewright.graph.total import conjuncts
-from tilewright.kernels.body import Body, has_read, is_pointwise, static_shape
+from tilewright.kernels.body import Body, has_read, is_pointwise, may_choose, static_shape
 from tilewright.kernels.conditions import (
     Limit,
     exactness,
@@ -38,6 +38,7 @@ from tilewright.kernels.conditions import (
     is_index,
     limit_of,
     proved,
+    unturned,
     without_exact,
 )
 from tilewright.kernels.conversion import convert, literal, load, rounded
@@ -83,6 +84,7 @@ class Printer:
         self._counts: dict[str, int] = {}
         self._faults: dict[Read, list[Fault]] = {}
         self._simple: dict[Expr, Expr] = {}
+        self._chooses = any(may_choose(formula) for _, formula in body.formulas)
 
     def enter(self, extents: Mapping[str, int]) -> None:
         """Go on with other loops."""
@@ -189,10 +191,12 @@ class Printer:
 
     def _load(self, read: Read, inside: Sequence[Expr], home: Scope) -> Term:
         memory = self.memory[read.tensor]
-        offset = self.offset(read, memory, home)
+        place = self._place(read, memory, home)
         if 0 in memory.shape:
             return convert(literal(0), memory.dtype.compute)
-        element = f"{memory.pointer}[{offset}]"
+        if inside or self._chooses:
+            place = unturned(place, self.extents, lambda: self._hidden(1, home))
+        element = f"{memory.pointer}[{self.value(place, home).text}]"
         if inside:
             element = f"{self.conjunction(inside, home).at(TERNARY + 1)} ? {element} : 0"
             return load(memory.dtype, element, TERNARY, self.used)
@@ -200,12 +204,15 @@ class Printer:
 
     def offset(self, read: Read, memory: Memory, scope: Scope) -> str:
         """Return the text of an element's offset; entries that are themselves read are clamped."""
+        return self.value(self._place(read, memory, scope), scope).text
+
+    def _place(self, read: Read, memory: Memory, scope: Scope) -> Expr:
         total: Expr = Const(0)
         for entry, extent, stride in zip(read.index, memory.shape, memory.strides, strict=True):
             if has_read(entry):
                 entry = self._clamped(entry, extent, scope)
             total = Call("add", (total, Call("mul", (without_exact(entry), Const(stride)))))
-        return self.value(self.simplify(total), scope).text
+        return self.simplify(total)
 
     def _clamped(self, entry: Expr, extent: int, scope: Scope) -> Expr:
         """Define an index that is read as a name whose value lies inside the tensor."""
@@ -222,7 +229,7 @@ class Printer:
             test = f"(unsigned long){index.text} < {unsigned(max(extent, 1))}"
             text = f"(long){index.text}" if inside else f"{test} ? (long){index.text} : 0"
             if not loaded:
-                text = f"({text}) ^ {self._hidden_zero(home)}"
+                text = f"({text}) ^ {self._hidden(0, home)}"
             name = self.fresh("j")
             home.add(f"const long {name} = {text};")
             known = home.known[mark] = Term(name, I64, weak=True)
@@ -235,17 +242,17 @@ class Printer:
         memory = self.memory.get(plain.tensor) if isinstance(plain, Read) else None
         return memory is not None and memory.dtype != BOOL
 
-    def _hidden_zero(self, scope: Scope) -> str:
-        """Define a zero that the compiler takes for any number, outside of all loops.
+    def _hidden(self, number: int, scope: Scope) -> str:
+        """Define a number that the compiler takes for any other, outside of all loops.
 
         GCC 12.2 reads element -1 in the place of 1, by vectors, where it has found out that an
-        index is a truth value.
+        index is a truth value: such an index is changed by 0.
         """
-        mark, home = Read("@zero", ()), scope.home(frozenset())
+        mark, home = Read("@hidden", (Const(number),)), scope.home(frozenset())
         known = scope.find(mark)
         if known is None:
-            name = self.fresh("zero")
-            home.add(f"long {name} = 0;")
+            name = self.fresh("one" if number else "zero")
+            home.add(f"long {name} = {number};")
             home.add(f'__asm__("" : "+r"({name}));')
             known = home.known[mark] = Term(name, I64)
         return known.text
