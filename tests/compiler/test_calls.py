@@ -390,7 +390,7 @@ def test_a_mistake_of_our_own_is_a_counted_fallback_that_says_so(
     def broken(*_: Any, **__: Any) -> None:
         raise KeyError("lost")
 
-    monkeypatch.setattr(programs, "build", broken)
+    monkeypatch.setattr(programs, "build_derived", broken)
     net = _net()
     x = torch.randn(3, 4)
     with pytest.warns(FallbackWarning, match=r"a mistake of Tilewright's own.*KeyError: 'lost'"):
