@@ -30,4 +30,5 @@ def test_results_and_gradients_are_eager_s(name: str, shape: tuple[int, ...]) ->
     found, expected = tw.compile(fn, *inputs)(*inputs), fn(*inputs)
     torch.testing.assert_close(found, expected)
     asked = [torch.autograd.grad(result, inputs, dy) for result in (found, expected)]
-    torch.testing.assert_close(asked[0], asked[1], rtol=1e-2, atol=1e-2)
+    near = 2**-8 if name == "rounded" else 1e-6  # a gradient through bfloat16 is rounded to it
+    torch.testing.assert_close(asked[0], asked[1], rtol=near, atol=near)

@@ -80,6 +80,7 @@ def _power(of: str, rounding: str, *noted: str) -> tuple[str, ...]:
     )
 
 
+_UNSIGNED = "typedef unsigned U __attribute__((vector_size(4 * wide)));"
 _BITS = "b[k] = (U)n[k];"
 # Of a number and a NaN, the least and the greatest are the second operand.
 _BOUNDED = (
@@ -132,7 +133,6 @@ def _lanes(name: str, body: str) -> Snippet:
     enum {{ wide = 8 }};
 #endif
     typedef float V __attribute__((vector_size(4 * wide), aligned(4), may_alias));
-    typedef unsigned U __attribute__((vector_size(4 * wide)));
     const V zero = {{0}};
     const long vectors = count / wide < {MOST} ? count / wide : {MOST};
     for (long at = 0; at < count; at += {MOST} * wide) {{
@@ -153,6 +153,7 @@ EXP_LANES = _lanes(
 #ifdef __AVX512F__
 {_each(_AT_ONCE)}\
 #else
+        {_UNSIGNED}
         U b[{MOST}], h[{MOST}], far = {{0}};
 {_each(_FARTHEST)}\
         const V signs = (V)((U)(zero + {FAR}.0f) - far);
@@ -168,6 +169,7 @@ ERF_LANES = _lanes(
     "erf_f32",
     f"""\
         V a[{MOST}], s[{MOST}], q[{MOST}], t[{MOST}], p[{MOST}];
+        {_UNSIGNED}
         U m[{MOST}];
 {_each(_ERF)}""",
 )
