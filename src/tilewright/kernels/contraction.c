@@ -31,7 +31,17 @@
 #define FEW_ROWS (VECTOR == 64 ? 4 : 3) /* that take many columns at a time: */
 #define SLIM (VECTOR == 32 && PAIR == 1 ? 4 : 0)        /* rows at most of a tile that is wider: */
 #define THREE 3                 /* vectors */
-#define ASKS (VECTOR == 64)     /* whether tiles ask for memory that follows; shorter ones lose by it */
+/* How tiles ask for memory that follows: not at all, in turns, or at once.  Where vectors are shorter
+   they lose by it.  Elsewhere lines that come from far, all at once, hold up those of a and b on AMD's
+   processors, and on Intel's the turns take longer than what they hide. */
+#define NEVER 0
+#define IN_TURNS 1
+#define AT_ONCE 2
+#if defined(__znver3__) || defined(__znver4__) || defined(__znver5__)
+#define ASKS (VECTOR == 64 ? IN_TURNS : NEVER)
+#else
+#define ASKS (VECTOR == 64 ? AT_ONCE : NEVER)
+#endif
 #define TURNS 8                 /* of a tile's loop, at least, between askings for more memory */
 #define IN_A_ROW 256            /* terms at most that are added one after the other: each rounds the sum */
 #define MANY 16                 /* so many vectors of sums, as many as give long runs of b */
@@ -107,8 +117,8 @@ inlined void read_words(const int wide, const int matched, const T *b, long bj, 
 
 /* One tile; rows and kind are known where it is called: how many vectors are beside each other, or
    WIDE + 1 where these are matched.  Two terms a turn: with more, GCC moves sums between registers.
-   If a tile ASKS, it is for memory of the sums, and what is packed next, as the terms go on, a row at a
-   time, or more where terms are few: lines that come from far, all at once, hold up those of a and b. */
+   What a tile ASKS for is the memory of its sums; if in turns, also what is packed next, as the terms go
+   on, a row at a time, or more where terms are few. */
 inlined void tile(const int rows, const int kind, const Stack *stack, const T *a, T *c, T *to) {
   const int wide = least(kind, WIDE), matched = kind > WIDE;
   const long ai = stack->ai, at = stack->at, bt = stack->bt, depth = stack->depth;
@@ -121,8 +131,11 @@ inlined void tile(const int rows, const int kind, const Stack *stack, const T *a
   V first[ROWS][WIDE];          /* sums of the first half of many terms */
   const long half = depth > IN_A_ROW ? depth / 4 : 0;
   const T *asked = c;
-  long stretch = ASKS ? depth / 2 / rows + 1 : depth / 2, each = 1, asking = ASKS ? rows : 0;
-  for (; ASKS && stretch < TURNS; stretch *= 2) each *= 2;
+  const int in_turns = ASKS == IN_TURNS;
+  long stretch = in_turns ? depth / 2 / rows + 1 : depth / 2, each = 1, asking = in_turns ? rows : 0;
+  for (; in_turns && stretch < TURNS; stretch *= 2) each *= 2;
+  if (ASKS == AT_ONCE) unrolled for (int i = 0; i < rows; i++) unrolled for (int j = 0; j < wide; j++)
+    __builtin_prefetch(c + i * here.row + j * here.vector, 1);
   for (long rest = depth / 2, some; rest > 0; rest -= some) {
     for (long i = least(each, asking); i > 0; i--, asking--, asked += here.row) {
       unrolled for (int j = 0; j < wide; j++) __builtin_prefetch(asked + j * here.vector, 1);
@@ -682,7 +695,7 @@ void NAME(const long *down, const long *across, const long *along, long top, lon
       /* Next are the rows below, or those from the top with the terms that follow. */
       const int ends = end == tiles, stay = alone && turn + 1 < turns;
       Coming coming = {0};
-      if (ASKS && turned && steps_a && !stay && !(ends && last)) {
+      if (ASKS == IN_TURNS && turned && steps_a && !stay && !(ends && last)) {
         const long start = ends ? 0 : end, stop = least(start + group_tiles, tiles);
         const long below = before(stop, height, taller) - before(start, height, taller);
         const long times = (some + PANEL - 1) / PANEL * (end - group) * height;
