@@ -114,6 +114,30 @@ def test_without_the_library_convolutions_are_products(case: str) -> None:
     assert ("contraction: " in compiled.explain()) == (case != "a channel each")
 
 
+@pytest.mark.parametrize("case", few(CASES, *KEPT))
+def test_without_the_library_convolutions_in_bfloat16_are_products_that_are_rounded_once(
+    case: str,
+) -> None:
+    x, w = (value.bfloat16().requires_grad_() for value in tensors(case, torch.float32))
+    convolve = convolution(case)
+    dy = torch.randn_like(convolve(x, w))
+    compiled = tw.compile(convolve, x, w, options=tw.Options(library=False))
+
+    def all_three(function: Any, *given: torch.Tensor) -> list[torch.Tensor]:
+        *inputs, tangent = (value.detach() for value in given)
+        inputs = [value.requires_grad_() for value in inputs]
+        y = function(*inputs)
+        return [y, *torch.autograd.grad(y, inputs, tangent)]
+
+    found = all_three(compiled, x, w, dy)
+    exact = all_three(convolve, *(value.double() for value in (x, w, dy)))
+    sizes = all_three(convolve, *(value.double().abs() for value in (x, w, dy)))
+    for ours, right, size in zip(found, exact, sizes, strict=True):
+        assert ((ours - right).abs() <= 2**-8 * right.abs() + 1e-6 * size).all()
+    # Not those of an image of few channels whose windows are apart.
+    assert compiled.explain().count("contraction: ") >= 2 * (case != "a channel each")
+
+
 def test_threads_change_no_bit_of_a_convolution(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segments, "MUCH", 1)
     torch.manual_seed(0)
@@ -266,15 +290,24 @@ def test_gradients_of_windows_of_one_element_are_products(stride: int, padding: 
         torch.testing.assert_close(found.double(), one.grad, rtol=1e-4, atol=2e-3)
 
 
+@pytest.mark.parametrize("library", [True, False], ids=["library", "ours"])
+@pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("sizes", [(2, 8, 9, 12), (1, 8, 3, 12), (2, 8, 12)])
 def test_a_bias_in_half_types_is_rounded_with_the_sum(
-    dtype: torch.dtype, sizes: tuple[int, ...]
+    dtype: torch.dtype, sizes: tuple[int, ...], groups: int, library: bool
 ) -> None:
-    convolve = F.conv1d if len(sizes) == 3 else F.conv2d
+    if dtype == torch.float16 and not library:
+        pytest.skip("float16 has no products of ours")
+
+    def convolve(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> Any:
+        call: Any = F.conv1d if len(sizes) == 3 else F.conv2d
+        return call(x, weight, bias, groups=groups)
+
     x, bias = torch.randn(sizes).to(dtype), torch.randn(6).to(dtype)
-    weight = torch.randn(6, 8, *(3 for _ in sizes[2:])).to(dtype)
-    found = tw.compile(convolve, x, weight, bias)(x, weight, bias)
+    weight = torch.randn(6, 8 // groups, *(3 for _ in sizes[2:])).to(dtype)
+    options = tw.Options(library=library)
+    found = tw.compile(convolve, x, weight, bias, options=options)(x, weight, bias)
     exact = convolve(x.double(), weight.double(), bias.double())
     once = (convolve(x, weight, bias).double() - exact).square().mean()
     assert (found.double() - exact).square().mean() <= 1.05 * once

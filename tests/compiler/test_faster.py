@@ -94,3 +94,20 @@ def test_convolutions_are_ours_where_both_have_vectors_of_32_bytes_and_the_libra
     )
     monkeypatch.setattr(faster, "is_library_at_home", lambda: home)
     assert faster.leads_convolutions("x86-64-v3") == leads
+
+
+@pytest.mark.parametrize(
+    ("squares", "rows", "ours"),
+    [(True, 128, True), (True, 32, False), (True, 2048, False), (False, 128, False)],
+)
+def test_in_bfloat16_products_of_many_rows_are_ours_where_squares_are_multiplied_at_once(
+    squares: bool, rows: int, ours: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    here = replace(this_processor(), vector=64)
+    monkeypatch.setattr(faster, "this_processor", lambda *_: here)
+    monkeypatch.setattr(faster, "has_squares", lambda *_: squares)
+    x, w = torch.randn(rows, 1024).bfloat16(), torch.randn(1024, 1024).bfloat16()
+    built = build(capture(torch.matmul, x, w).graph, Options(), Store(here, tmp_path))
+    assert ("aten.mm.out" not in built.explain()) == ours
+    (y,) = built.run([x, w])
+    torch.testing.assert_close(y.double(), x.double() @ w.double(), rtol=2**-7, atol=1e-2)

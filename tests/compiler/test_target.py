@@ -14,7 +14,7 @@ from tilewright.base.errors import OptionError
 from tilewright.capture import capture
 from tilewright.compiler import build, faster
 from tilewright.runtime import TARGETS, check_target, find_toolchain, processor
-from tilewright.tune import Store, this_processor
+from tilewright.tune import Store, has_squares, this_processor
 from tilewright.tune.processor import library_vector_of
 
 Golden = Callable[[str, str], None]
@@ -161,6 +161,17 @@ def test_mkl_takes_vectors_of_64_bytes_on_intels_processors_alone() -> None:
     assert library_vector_of(f"vendor_id : AuthenticAMD\n{wide}") == 32
     assert library_vector_of(f"vendor_id : AuthenticAMD\n{short}") == 32
     assert library_vector_of("vendor_id : AuthenticAMD\nflags : sse2") == 16
+
+
+def test_squares_are_multiplied_by_native_kernels_of_a_processor_that_can(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told = "tilewright.tune.processor.processor"
+    monkeypatch.setattr(told, lambda: "flags : avx512f amx_tile amx_bf16")
+    assert has_squares()
+    assert not has_squares("x86-64-v4")
+    monkeypatch.setattr(told, lambda: "flags : avx512f amx_tile amx_int8")
+    assert not has_squares()
 
 
 LISTED = {f"{k.group} {k.name}": k for k in cpu_kernels.kernels(4096) if k.flops < 300_000_000}

@@ -5,8 +5,8 @@ The idea: whatever form a convolution's formula has, it is recognised by what it
     {y[n, o, h, w] += x[n, c, h+i-1, w+j-1] * k[o, c, i, j]}(x, k)   -->   aten.convolution(x, k)
     dx = {...}(dy, k), dk = {...}(dy, x)   -->   dx, dk = aten.convolution_backward(dy, x, k)
 
-or, where that is as fast, sums of products over an image with a border (`windows`).  A call in a
-half type takes the bias that is added to its result, so that the sum is rounded once.
+or, where that is as fast, sums of products over an image with a border (`windows`).  In a half type
+both take the bias that is added to their result, so that the sum is rounded once.
 
 This module does not know buffers, nor how the library computes.
 """
@@ -22,7 +22,7 @@ from tilewright.compiler.choices import OWN, Asked, Choices, alone
 from tilewright.compiler.depthwise import is_depthwise
 from tilewright.compiler.options import Options
 from tilewright.compiler.varying import sizes_of
-from tilewright.compiler.windows import has_phases, is_product, multiply
+from tilewright.compiler.windows import has_phases, is_apart, is_product, multiply
 from tilewright.compiler.winograd import is_winograd, winograd_functions
 from tilewright.graph.build import Builder, sort, users
 from tilewright.graph.convolution import Convolution, classify_convolution
@@ -47,7 +47,7 @@ class PlaceConvolutions:
     gradients of one convolution share a call.
 
     vector: bytes of the vectors that products of ours have.  leads: whether they take no more time
-    than the library, of whatever sizes.
+    than the library, of whatever sizes.  squares: whether both multiply those of bfloat16 at once.
     """
 
     library: bool = True
@@ -56,6 +56,7 @@ class PlaceConvolutions:
     choices: Choices = field(default_factory=Choices, compare=False)
     vector: int = 16
     leads: bool = False
+    squares: bool = False
     name: str = "place_convolutions"
     needs: tuple[str, ...] = ()
     ensures: tuple[str, ...] = ()
@@ -72,7 +73,10 @@ class PlaceConvolutions:
         builder.reserve(value.name for node in graph.nodes for value in node.outputs)
         done: set[str] = set()
         products = {name for name, one in found.items() if self._is_product(one, kept)}
-        biased = _biased(graph, [one for name, one in found.items() if name not in products])
+        apart = {
+            name for name in products if is_depthwise(found[name].convolution, found[name].dtype)
+        }
+        biased = _biased(graph, [one for name, one in found.items() if name not in apart])
         done.update(sum_.output.name for sum_, _ in biased.values())
         for node in graph.nodes:
             one = found.get(node.outputs[0].name)
@@ -80,18 +84,20 @@ class PlaceConvolutions:
                 continue
             if one is None:
                 builder.nodes.append(node)
-            elif node.output.name in products and is_depthwise(one.convolution, one.dtype):
+            elif node.output.name in apart:
                 builder.nodes.append(node)  # as it stands, for a kernel of its own
             elif node.output.name in products:
                 first, second = _OPERANDS[one.kind]
                 operands = one.values[first], one.values[second]
+                sum_, bias = biased.get(node.output.name, (one.node, None))
                 multiply(
                     builder,
                     one.convolution,
                     *operands,
-                    one.node.output,
+                    sum_.output,
                     one.node.origin,
                     even=self._is_fast(one, kept),
+                    bias=bias,
                 )
             elif one.node.output.name in biased:
                 builder.nodes.append(_call(builder, [one], (), biased[one.node.output.name]))
@@ -116,13 +122,15 @@ class PlaceConvolutions:
         alone_each = is_depthwise(c, dtype)
         if not (alone_each or is_product(c)):
             return False
-        ours = dtype in PRODUCT_DTYPES and not is_rounded(dtype)
+        # What rounds sums goes through memory in the order of their loops.
+        able = dtype in PRODUCT_DTYPES and not (is_rounded(dtype) and is_apart(c))
+        ours = able and (self.squares or not is_rounded(dtype))
         stays = one.stays(kept)
         fast = self._is_fast(one, kept)
         if fast and stays:
             return True  # what was measured transformed the kernels each time
         if not self.library:
-            return fast or ours
+            return fast or able
         leads = ours and self.leads and _leads(c, dtype)
         usual = fast or alone_each or leads
         usual = usual or _is_better_product(c, self.vector if ours else 0)
@@ -319,12 +327,12 @@ def _is_better_product(c: Convolution, vector: int) -> bool:
     return positions <= max(few, w[0] // 2) or (first and spared) or apart or one
 
 
-def _biased(graph: Graph, calls: Sequence[_Found]) -> dict[str, tuple[Node, Value]]:
-    """Return what is added to the results of calls in half types, and by which node, where nothing
-    else reads these results; by their names."""
+def _biased(graph: Graph, given: Sequence[_Found]) -> dict[str, tuple[Node, Value]]:
+    """Return what is added to convolutions in half types, and by which node, where nothing else
+    reads their results; by the names of these."""
     read_by, made = users(graph), {value.name for value in graph.outputs}
     found = {}
-    for one in calls:
+    for one in given:
         name = one.node.output.name
         if one.kind == "forward" and is_rounded(one.dtype) and name not in made:
             match read_by[name]:

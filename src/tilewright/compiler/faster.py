@@ -17,7 +17,7 @@ from tilewright.graph.ir import Loop
 from tilewright.graph.total import fixed
 from tilewright.kernels import SLICE, SPREAD, TALL, Tiling, is_rounded, sums_along
 from tilewright.program import View
-from tilewright.tune import is_library_at_home, library_vector, this_processor
+from tilewright.tune import has_squares, is_library_at_home, library_vector, this_processor
 
 SMALL = 40_000_000
 """Operations up to which ours is as fast as the library called for it, anywhere."""
@@ -31,6 +31,9 @@ MORE = 128
 in .36 to 1.09 of our time; with as many rows as this it takes .92 to 1.26 of it."""
 SOME, LARGE = 8, 1 << 20
 """Rows that pay for packing so many nevertheless, as the library does not share them out."""
+SQUARES, TALL_SQUARES, SMALL_SQUARES = 1 << 29, 64, 1 << 23
+"""Operations up to which ours is as fast in bfloat16 where both multiply squares at once, with so
+many rows or more; with fewer, up to the last number, as packing takes most of their time."""
 MANY, SHARED = 256, 1 << 23
 """Rows up to which a right operand of as many elements is worth the memory of a copy as tiles read
 it, made once for all steps of a loop: with more rows, packing is a small part of each step."""
@@ -114,6 +117,9 @@ def _is_packed_for_few(found: Contraction, right: View, few: int = FEW) -> bool:
 def _is_better_in_pairs(found: Contraction, right: View, target: str) -> bool:
     """Say whether ours is as fast in bfloat16 as the library's, which is slow where vectors are
     shorter than 64 bytes; else most of the time may go into turning columns for some rows."""
+    if has_squares(target):
+        many = volume(found.m) >= TALL_SQUARES
+        return flops(found) <= (SQUARES if many else SMALL_SQUARES)
     some = volume(found.m) < 2 * FEW and volume((*found.n, *found.k)) >= LARGE
     turned = some and is_packed(found, right)
     return this_processor(target).vector < 64 or (flops(found) <= SMALL and not turned)

@@ -41,7 +41,7 @@ from tilewright.optimize import (
     WideSums,
     simplifications,
 )
-from tilewright.tune import Store, this_processor
+from tilewright.tune import Store, has_squares, this_processor
 
 
 def passes(options: Options, choices: Choices) -> tuple[Pass, ...]:
@@ -62,10 +62,10 @@ def simplifying(options: Options) -> tuple[Pass, ...]:
 
 def placing(options: Options, choices: Choices) -> tuple[Pass, ...]:
     """Return the passes that say what computes what, with what."""
-    vector, leads = this_processor(options.target).vector, leads_convolutions(options.target)
     library, winograd, frozen = options.library, options.winograd, options.frozen
+    vector, leads = this_processor(target := options.target).vector, leads_convolutions(target)
     before: tuple[Pass, ...] = (
-        PlaceConvolutions(library, winograd, frozen, choices, vector, leads),
+        PlaceConvolutions(library, winograd, frozen, choices, vector, leads, has_squares(target)),
         SplitReductions(),
         WideSums(),
     )

@@ -34,7 +34,7 @@ from tilewright.graph.text import show
 from tilewright.program import Program, from_plain, to_plain
 from tilewright.runtime.cache import Cache
 from tilewright.runtime.toolchain import cache_bytes, cache_folder
-from tilewright.tune import is_library_at_home, library_vector, this_processor
+from tilewright.tune import has_squares, is_library_at_home, library_vector, this_processor
 
 _PACKAGE = Path(__file__).parents[1]
 
@@ -65,6 +65,7 @@ def key_of(graph: Graph, options: Options, said: str) -> str | None:
     if options.verify:
         return None  # whoever asks for checks wants them made
     runs_on = f"{this_processor(options.target)} {library_vector()} {is_library_at_home()}"
+    runs_on += f" {has_squares(options.target)}"
     made_from = (_CODE, *_versions(), repr(options), said, runs_on)
     return hashlib.sha256("\n".join((*made_from, show(graph))).encode()).hexdigest()
 

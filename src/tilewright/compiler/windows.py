@@ -15,6 +15,7 @@ tap that one of them lacks is zero in its kernel.
 This module does not know which convolutions are better computed so.
 """
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -25,6 +26,7 @@ from tilewright.graph.build import Builder
 from tilewright.graph.convolution import Convolution
 from tilewright.graph.ir import Value
 from tilewright.graph.total import fixed
+from tilewright.kernels import is_rounded
 from tilewright.ops.operator import write
 
 MANY = 1024
@@ -60,6 +62,11 @@ def has_phases(c: Convolution) -> bool:
     return c.shapes[1][1] > FEW or made > 2 * used
 
 
+def is_apart(c: Convolution) -> bool:
+    """Say whether sums of all neighbours are made side by side, in one product."""
+    return c.kind == "input" and max(c.stride) > 1 and not has_phases(c)
+
+
 def multiply(
     builder: Builder,
     c: Convolution,
@@ -69,13 +76,15 @@ def multiply(
     origin: Origin,
     *,
     even: bool = False,
+    bias: Value | None = None,
 ) -> None:
     """Add the nodes that compute a convolution.
 
     one, two: x and the weight, or of the gradients the tangent and the other operand.  even:
-    whether an image of odd sizes is made one larger first.
+    whether an image of odd sizes is made one larger first.  bias: what the sums of each channel
+    begin with, forward in a half type.
     """
-    writer = _Writer(builder, c, result, origin, 2 if even else 1)
+    writer = _Writer(builder, c, result, origin, 2 if even else 1, bias)
     made = {"forward": writer.forward, "weight": writer.weight, "input": writer.input}
     made[c.kind](one, two)
     builder.nodes.append(replace(builder.nodes.pop(), outputs=(result,)))
@@ -85,7 +94,7 @@ def multiply(
 class _Writer:
     """Writes one convolution's nodes; the last one computes the result.
 
-    by: of what the sizes of an image that is made are multiples at first.
+    by: of what the sizes of an image that is made are multiples at first.  bias: of the channels.
     """
 
     builder: Builder
@@ -93,6 +102,7 @@ class _Writer:
     result: Value
     origin: Origin
     by: int
+    bias: Value | None
 
     @property
     def places(self) -> tuple[str, ...]:
@@ -111,12 +121,18 @@ class _Writer:
         return channel if self.c.groups == 1 else f"(g {channel})"
 
     def add(self, body: str, limits: dict[str, int], name: str, **operands: Value) -> Value:
+        dtype = self.result.type.dtype
+        target, is_sum, value = body.partition(" += ")
+        apart = re.sub(r"\((\w+) (\w+)\)", r"\1, \2", target)
+        if is_sum and is_rounded(dtype) and apart != target:
+            # What rounds sums wants a dim for each of their loops.
+            made = self.add(f"{apart} += {value}", limits, f"{name}_apart", **operands)
+            return self.add(f"{target} = x{apart.removeprefix('y')}", {}, name, x=made)
         if self.c.groups > 1 and "(g " in body:
             limits = {**limits, "g": self.c.groups}
         ends = ", ".join(f"{loop}<{extent}" for loop, extent in limits.items())
         name = f"{self.result.name}_{name}"
         body = f"{body} for {ends}" if ends else body
-        dtype = self.result.type.dtype
         return write(self.builder, body, operands, dtype=dtype, name=name, origin=self.origin)
 
     def bordered(self, x: Value, before: Sequence[int], sizes: Sequence[int]) -> Value:
@@ -152,7 +168,14 @@ class _Writer:
         body = f"y[n, {o}, {places}] += x[{read}] * k[{o}, c, {taps}]"
         counts = self.whole(self.c.shapes[2][2:])
         limits = dict(zip(self.places, counts, strict=True))
-        self.cropped(self.add(body, limits, "sum", x=self.image(x, counts), k=k))
+        operands = {"x": self.image(x, counts), "k": k}
+        if self.bias is not None:
+            each = "o" if self.c.groups == 1 else "g, o"
+            spread = f"y[n, {each}, {places}] = b[{o}]"
+            ends = {"n": fixed(x.type.shape[0]), **limits}
+            operands["e"] = self.add(spread, ends, "bias", b=self.bias)
+            body = f"{body} from e"
+        self.cropped(self.add(body, limits, "sum", **operands))
 
     def weight(self, dy: Value, x: Value) -> None:
         o, places, taps = self.grouped("o"), ", ".join(self.places), ", ".join(self.taps)

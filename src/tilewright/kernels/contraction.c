@@ -591,6 +591,12 @@ static int few_rows(const long *down, const long *across, const long *along, lon
                     long left, long right, const O *a, const O *b, T *c, T scale, Then *then,
                     const void *with);
 
+/* Computes a block in squares of sums if the processor can (`amx.c`, after that); returns whether it
+   did. */
+static int squares_of(const long *down, const long *across, const long *along, long top, long bottom,
+                      long left, long right, const O *a, const O *b, T *c, T scale, Then *then,
+                      const void *with);
+
 /* Rows from top to bottom, columns from left to right of a product whose loops are `down`, `across`
    and, of the terms, `along`; their strides are those in (a, c), (b, c) and (a, b).  At a time,
    `deep` words of terms are summed, and so many panels of b and tiles of a are packed, as far as
@@ -608,6 +614,7 @@ void NAME(const long *down, const long *across, const long *along, long top, lon
   const long rows = bottom - top, tiles = (rows + ROWS - 1) / ROWS;
   if (rows <= 0 || right <= left) return;
   if (few_rows(down, across, along, top, bottom, left, right, a, b, c, scale, then, with)) return;
+  if (squares_of(down, across, along, top, bottom, left, right, a, b, c, scale, then, with)) return;
   const long height = rows / tiles, taller = rows % tiles;
   long length = 1;
   for (long k = 0; k < along[0]; k++) length *= along[3 * k + 1];

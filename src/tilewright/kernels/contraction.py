@@ -35,11 +35,13 @@ PACKING = 32  # products and sums that take as long as packing an element
 LOOPS = 16  # that rows, columns or terms run through, at most
 TILE_ROWS, TILE_VECTORS = {16: 4, 32: 6, 64: 14}, 2  # as in vectors.c, by the bytes of a vector
 FEW_ALONG, MOST_DOTS = 16, {32: 6, 64: 8}  # as in few_rows.c
-RECIPE = 7  # grows when what was measured of it no longer holds
+RECIPE = 8  # grows when what was measured of it no longer holds
 PART_FLOPS = 250_000  # below, a part is not worth a thread's attention
 PART_BYTES = 65536  # likewise, of what is laid as tiles read it
 _TEXT = Path(__file__).with_suffix(".c")
-_VECTORS, _PAIRS, _FEW_ROWS = map(_TEXT.with_name, ("vectors.c", "pairs.c", "few_rows.c"))
+_VECTORS, _PAIRS, _FEW_ROWS, _AMX = map(
+    _TEXT.with_name, ("vectors.c", "pairs.c", "few_rows.c", "amx.c")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +155,7 @@ def contraction_text(dtype: DType, name: str) -> str:
 
 def _source(dtype: DType) -> str:
     return words_text(dtype) + "".join(
-        text.read_text(encoding="utf-8") for text in (_TEXT, _FEW_ROWS)
+        text.read_text(encoding="utf-8") for text in (_TEXT, _FEW_ROWS, _AMX)
     )
 
 

@@ -3,6 +3,7 @@
 from tilewright.tune.measured import LIBRARY, Measured, Timing, Verdict, judge
 from tilewright.tune.processor import (
     Processor,
+    has_squares,
     is_library_at_home,
     library_vector,
     this_processor,
@@ -27,6 +28,7 @@ __all__ = [
     "Timing",
     "Verdict",
     "compare",
+    "has_squares",
     "is_library_at_home",
     "judge",
     "library_vector",

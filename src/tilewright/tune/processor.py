@@ -42,6 +42,12 @@ def this_processor(target: str = NATIVE) -> Processor:
     return Processor(name, _LEVELS.get(target, _native(told)), *caches, thread_count())
 
 
+def has_squares(target: str = NATIVE) -> bool:
+    """Say whether this processor multiplies squares of bfloat16 at once (AMX), and kernels for an
+    instruction set may use that."""
+    return target == NATIVE and "amx_bf16" in processor().split()
+
+
 def library_vector() -> int:
     """Return the bytes of a vector of the library's products on this processor: MKL, which torch is
     built with for x86-64, takes those of 64 bytes on Intel's processors alone."""
