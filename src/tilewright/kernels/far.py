@@ -3,7 +3,7 @@
 The idea: a processor looks ahead along what it reads, and a phase that computes from what is near
 reads nothing new: memory would have nothing to do.  So that phase asks for each line that the first
 one will read of the next row, and a phase before the last for each line of this row that will be
-written.  Lanes in blocks ask for the next block: a processor looks ahead less far where what it
+written.  Lanes in blocks ask for one that is to come: a processor looks ahead less far where what it
 loads hangs on a condition.
 
 This module does not know how the phases are made.
@@ -66,7 +66,7 @@ def next_gathered(state: State, region: Region, block: Sym, by: int) -> list[Rea
     return found
 
 
-def next_block(state: State, statement: Statement, lanes: str, begin: Expr, by: int) -> list[Read]:
+def coming_block(state: State, statement: Statement, lanes: str, begin: Expr, by: int) -> list[Read]:
     """Return one element of each line that `by` lanes read from `begin` on, of what is as large as
     the result: the rest is near."""
     size = volume(static_shape(statement.formula.type))

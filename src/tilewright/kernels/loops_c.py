@@ -82,7 +82,8 @@ class _Walk:
     """One walk over a nest.  Mutable: it remembers accumulators, and what is kept for later loops.
 
     held: the accumulators by name.  kept: values that are in memory, with the C text that loads
-    them.  blocks: of results that are streamed here, with the C text of an element.
+    them.  blocks: of results that are streamed here, with the C text of an element.  far: all that
+    are streamed.
     """
 
     def __init__(self, printer: Printer, nest: LoopNest, targets: Mapping[str, Memory]) -> None:
@@ -92,6 +93,8 @@ class _Walk:
         self.held: dict[str, Held] = {}
         self.kept: dict[Expr, Term] = {}
         self.blocks: dict[str, str] = {}
+        does = (item for item in walk(nest.items) if isinstance(item, Do))
+        self.far = frozenset(item.formula for item in does if item.streamed)
         self.has_steps = has_steps(nest.body)
         self.has_choices = has_choices(nest.body)
 
@@ -333,7 +336,11 @@ class _Walk:
         written = element.tensor in self.targets
         memory = (self.targets if written else self.printer.memory)[element.tensor]
         place = f"{memory.pointer} + ({self.printer.offset(element, memory, scope)})"
-        scope.add(f"__builtin_prefetch({place}, {int(written)});")
+        if element.tensor in self.far:
+            self.printer.used.add("next_page")
+            scope.add(f"next_page({place});")
+        else:
+            scope.add(f"__builtin_prefetch({place}, {int(written)});")
 
     def head(self, loop: Loop, scope: Scope, *, told: bool) -> str:
         """Return the head of a loop.  told: a pragma stands before it, which wants plain bounds."""

@@ -17,12 +17,13 @@ from tilewright.base import algebra
 from tilewright.base.expr import Call, Const, Expr, Read, Sym, substitute
 from tilewright.base.sizes import Size
 from tilewright.kernels.body import static_shape
-from tilewright.kernels.far import LINE, next_block
+from tilewright.kernels.far import LINE, coming_block
 from tilewright.kernels.loops import Do, Fetch, Item, Let, Loop, LoopNest, Sums, ranges, walk
 from tilewright.kernels.loops_check import streamed_from
 from tilewright.kernels.statement import State
 
 BLOCK_BYTES = 256  # written at once: more, and the processor stops to read ahead meanwhile
+AHEAD = 4  # blocks: as many lines as a core waits for at a time
 PAGE = 4096  # bytes whose place is looked up at once, at least
 LEAST_BYTES = 128  # of lanes: in fewer there may be no whole line
 
@@ -109,7 +110,7 @@ def _blocks(loop: Loop, chosen: Mapping[Do, Expr], writes: _Writes) -> Iterator[
 
     begin = _sum(loop.low, Sym(outer))
     wishes = _next_pages(loop.name, begin, chosen, writes)
-    wishes += _next_block(loop, _sum(begin, Const(by)), by, writes)
+    wishes += _coming_block(loop, _sum(begin, Const(AHEAD * by)), by, writes)
     last = Const(whole - by + 1)  # so that C sees that the last block ends with the lanes
     yield Loop(outer, Const(0), last, (*wishes, block(Sym(outer), by)), "serial", by)
     if whole < length.value:
@@ -130,14 +131,14 @@ def _next_pages(name: str, begin: Expr, chosen: Mapping[Do, Expr], writes: _Writ
     return wishes
 
 
-def _next_block(loop: Loop, begin: Expr, by: int, writes: _Writes) -> list[Fetch]:
+def _coming_block(loop: Loop, begin: Expr, by: int, writes: _Writes) -> list[Fetch]:
     """Ask for what the block from `begin` on reads, where no phase before has it near."""
     if any(isinstance(item, Sums) for item in walk(writes.nest.items)):
         return []
     state = State(writes.nest.body)
     state.extents = dict(writes.known)
     does = (writes.nest.statement(item) for item in loop.items if isinstance(item, Do))
-    found = (read for one in does for read in next_block(state, one, loop.name, begin, by))
+    found = (read for one in does for read in coming_block(state, one, loop.name, begin, by))
     return [Fetch(read) for read in dict.fromkeys(found)]
 
 
