@@ -38,7 +38,7 @@ from tilewright.kernels import (
     query_blocks,
 )
 from tilewright.program import View
-from tilewright.tune import LIBRARY, has_squares
+from tilewright.tune import LIBRARY
 
 if TYPE_CHECKING:
     from tilewright.compiler.assemble import Assembly
@@ -49,8 +49,6 @@ _GRADIENT = (("dy", "y", "l", "q", "k", "v", "mask"), ("dq", "dk", "dv"))
 
 FEW = 8
 """Queries that are too few for a vector: their scores are as few as the elements of k."""
-SQUARES_FORWARD, SQUARES_BACKWARD = 256, 1024
-"""Keys from which the library takes less time in bfloat16 where it multiplies squares at once."""
 
 
 def streams(node: Node) -> bool:
@@ -169,15 +167,12 @@ def _chosen(assembly: "Assembly", node: Node, lies: Mapping[str, View]) -> tuple
     )
     title = f"attention {attention_words(found, backward=backward)}"
     call = (LIBRARY,) if serve(node) is not None else ()
-    leads = found.keys >= (SQUARES_BACKWARD if backward else SQUARES_FORWARD)
-    leads = leads and is_rounded(found.dtype) and has_squares(assembly.options.target)
-    usual = LIBRARY if call and leads and assembly.options.library else blocks[0]
     lying = tuple({v.name: lies[n] for n, v in zip(lies, node.inputs, strict=True)}.items())
     asked = Asked(
         f"{title}, {', '.join(steps)}",
         title,
         ATTENTION_RECIPE,
-        usual,
+        blocks[0],
         (*blocks, *call),
         found.flops(backward=backward),
         alone(node),

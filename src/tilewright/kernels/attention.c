@@ -163,16 +163,6 @@ static apart void any_tile(long rows, long wide, long depth, const T *a, long ai
   }
 }
 
-/* c[i, j] = sum over words t of a[i, t] * b[t, j] for at most PANEL columns, in whole vectors. */
-static void product(long rows, long columns, long depth, const T *a, long ai, long at, const T *b,
-                    long bt, T *c, long ci, int how, const T *keep, T factor) {
-  const long tiles = (rows + ROWS - 1) / ROWS, wide = (columns + LANES - 1) / LANES;
-  for (long q = 0; q < tiles; q++) {
-    const long i = rows * q / tiles, high = rows * (q + 1) / tiles - i;
-    any_tile(high, wide, depth, a + i * ai, ai, at, b, bt, c + i * ci, ci, how, keep, factor);
-  }
-}
-
 /* ------------------------------------------------------------------------------------ copies */
 
 typedef O Near __attribute__((may_alias));
@@ -282,6 +272,92 @@ static void turn_out(long rows, long columns, const T *x, T factor, O *restrict 
   }
 }
 
+/* 0, 1, 2, ... */
+inlined V counted(void) {
+  V n;
+  unrolled for (int i = 0; i < LANES; i++) n[i] = i;
+  return n;
+}
+
+/* ------------------------------------------------------------------------ products of all sizes */
+
+#ifdef SIDE
+#define DEEPEST (WIDTH / PAIR)                    /* words of a product, at most */
+
+/* Rows of a as squares of words, 0 where there are no more rows or words. */
+static void lay_squares(long rows, long depth, const T *a, long ai, long at, T *to) {
+  for (long i = 0; i < rows; i += SIDE)
+    for (long t = 0; t < depth; t += SIDE, to += SQUARE) {
+      V r[SIDE];
+      const long have = at == 1 ? rows - i : depth - t, rest = depth - t;
+      const T *from = a + i * ai + t * at;
+      const V zero = {};
+      const I inside = (I)(counted() < all((T)rest));
+      unrolled for (int k = 0; k < SIDE; k++) {
+        if (k >= have) r[k] = zero;
+        else if (at != 1) r[k] = load(from + k * at);
+        else if (rest >= SIDE) r[k] = load(from + k * ai);
+        else r[k] = (V)((I)load(from + k * ai) & inside);
+      }
+      if (at != 1) square(r);
+      unrolled for (int k = 0; k < SIDE; k++) *(V *)(to + k * SIDE) = r[k];
+    }
+}
+
+/* `product` in squares of sums (`amx.c`). */
+static apart void in_squares(long rows, long columns, long depth, const T *a, long ai, long at,
+                             const T *b, long bt, T *c, long ci, int how, const T *keep, T factor) {
+  T laid[2 * SIDE * DEEPEST] __attribute__((aligned(VECTOR)));
+  T last[SQUARE * WIDE] __attribute__((aligned(VECTOR))), sums[SQUARE * 2 * WIDE];
+  const long whole = depth / SIDE, squares = (depth + SIDE - 1) / SIDE, rest = depth - whole * SIDE;
+  const int wide = columns > SIDE;
+  for (long t = 0; rest && t < SIDE; t++) for (long j = 0; j <= wide; j++)
+    *(V *)(last + t * PANEL + j * LANES) = t < rest ? load(b + (whole * SIDE + t) * bt + j * LANES) : (V){};
+  for (long i = 0; i < rows; i += 2 * SIDE) {
+    const long high = least(rows - i, 2 * SIDE);
+    const int near = at == 1 && !rest && high % SIDE == 0, full = high % SIDE == 0;
+    const int direct = full && (how == ADD || (how == STORE && factor == 1)), more = how == ADD;
+    if (!near) lay_squares(high, depth, a + i * ai, ai, at, laid);
+    const Rows x = near ? (Rows){a + i * ai, ai, SIDE, SIDE * ai}
+                        : (Rows){laid, SIDE, SQUARE, SIDE * SIDE * squares};
+    T *there = c + i * ci, *to = direct ? there : sums;
+    const long row = direct ? ci : PANEL;
+    for (long r = 0; more && !direct && r < high; r++) for (long j = 0; j <= wide; j++)
+      *(V *)(sums + r * PANEL + j * LANES) = load(there + r * ci + j * LANES);
+    if (whole) add_all(high > SIDE, wide, more, whole, x, (Columns){b, bt, SIDE}, to, row);
+    const Rows end = {x.at + whole * x.next, x.row, x.next, x.lower};
+    if (rest) add_all(high > SIDE, wide, more || whole, 1, end, (Columns){last, PANEL, SIDE}, to, row);
+    if (direct) continue;
+    for (long r = 0; r < high; r++) for (long j = 0; j <= wide; j++) {
+      const V sum = load(sums + r * PANEL + j * LANES);
+      V *into = (V *)(there + r * ci + j * LANES);
+      if (how == KEEP) *into = *into * load(keep + j * LANES) + sum;
+      else if (how == ADD) *into = sum;
+      else *into = sum * factor;
+    }
+  }
+}
+#else
+#define begin_tiles() ((void)0)
+#define end_tiles() ((void)0)
+#define are_allowed() 0
+#define in_squares(...) ((void)0)
+#endif
+
+/* c[i, j] = sum over words t of a[i, t] * b[t, j] for at most PANEL columns, in whole vectors. */
+static void product(long rows, long columns, long depth, const T *a, long ai, long at, const T *b,
+                    long bt, T *c, long ci, int how, const T *keep, T factor) {
+  if (are_allowed()) {
+    in_squares(rows, columns, depth, a, ai, at, b, bt, c, ci, how, keep, factor);
+    return;
+  }
+  const long tiles = (rows + ROWS - 1) / ROWS, wide = (columns + LANES - 1) / LANES;
+  for (long q = 0; q < tiles; q++) {
+    const long i = rows * q / tiles, high = rows * (q + 1) / tiles - i;
+    any_tile(high, wide, depth, a + i * ai, ai, at, b, bt, c + i * ci, ci, how, keep, factor);
+  }
+}
+
 /* ------------------------------------------------------------------------------------ scores */
 
 /* What the kernels of all shapes are told; strides are in elements. */
@@ -311,13 +387,6 @@ inlined void read_mask(const Shape *s, long n, const void *mask, long start, T *
 inlined V with_mask(const Shape *s, V score, V mask) {
   if (s->mask == ADDED) return score + mask;
   return choose(mask < 0, mask, score);
-}
-
-/* 0, 1, 2, ... */
-inlined V counted(void) {
-  V n;
-  unrolled for (int i = 0; i < LANES; i++) n[i] = i;
-  return n;
 }
 
 #if !BACKWARD
@@ -378,6 +447,7 @@ void NAME(const long *shape, long first, long last, const O *q, const O *k, cons
           const void *mask, O *y, T *l, T scale) {
   const Shape *s = (const Shape *)shape;
   Forward f __attribute__((aligned(VECTOR)));
+  if (are_allowed()) begin_tiles();
   const long rows = last - first, panels = (rows + PANEL - 1) / PANEL, width = words(s->width);
   const long size = width * PANEL, result = s->depth * PANEL;
   for (long p = 0; p < panels; p++) {
@@ -414,6 +484,7 @@ void NAME(const long *shape, long first, long last, const O *q, const O *k, cons
     for (long i = 0; i < have; i++)
       l[(query + i) * s->l] = sum[i] == 0 ? -INFINITE : LOGARITHM(sum[i]) + f.top[p * PANEL + i];
   }
+  if (are_allowed()) end_tiles();
 }
 
 #else
@@ -510,6 +581,7 @@ void NAME(const long *shape, long first, long last, const O *q, const O *k, cons
           const void *mask, const O *y, const T *l, const O *dy, T *dq, O *dk, O *dv, T scale) {
   const Shape *s = (const Shape *)shape;
   Backward b __attribute__((aligned(VECTOR)));
+  if (are_allowed()) begin_tiles();
   const long width = whole(s->width), depth = whole(s->depth);
   const long wide = whole(words(s->width)), deep = whole(words(s->depth));      /* in words */
   const long some = least(BLOCK, HELD / most(width, depth)) / PANEL * PANEL;
@@ -589,5 +661,6 @@ void NAME(const long *shape, long first, long last, const O *q, const O *k, cons
                s->dv.column);
     }
   }
+  if (are_allowed()) end_tiles();
 }
 #endif

@@ -24,7 +24,7 @@ from tilewright.kernels.support import print_support
 DTYPES = (F32, F64, PAIRED)
 BLOCK, QUERIES = 128, 256  # keys of a block, and queries of one forward, at most
 BLOCKS = (QUERIES, 128, 64, 32)  # of queries, to try
-RECIPE = 1  # grows when what was measured of it no longer holds
+RECIPE = 2  # grows when what was measured of it no longer holds
 PANEL = 32  # a multiple of the lanes of two vectors, on any machine
 HELD_BYTES = 65536  # of a block of q, k or v, at most, on the stack
 WIDEST_BYTES = 1024  # of a row of q, k or v, at most

@@ -591,7 +591,7 @@ static int few_rows(const long *down, const long *across, const long *along, lon
                     long left, long right, const O *a, const O *b, T *c, T scale, Then *then,
                     const void *with);
 
-/* Computes a block in squares of sums if the processor can (`amx.c`, after that); returns whether it
+/* Computes a block in squares of sums if the processor can (`amx_blocks.c`, after that); returns whether it
    did. */
 static int squares_of(const long *down, const long *across, const long *along, long top, long bottom,
                       long left, long right, const O *a, const O *b, T *c, T scale, Then *then,

@@ -39,9 +39,8 @@ RECIPE = 8  # grows when what was measured of it no longer holds
 PART_FLOPS = 250_000  # below, a part is not worth a thread's attention
 PART_BYTES = 65536  # likewise, of what is laid as tiles read it
 _TEXT = Path(__file__).with_suffix(".c")
-_VECTORS, _PAIRS, _FEW_ROWS, _AMX = map(
-    _TEXT.with_name, ("vectors.c", "pairs.c", "few_rows.c", "amx.c")
-)
+_BEFORE = tuple(map(_TEXT.with_name, ("vectors.c", "pairs.c", "amx.c")))
+_AFTER = tuple(map(_TEXT.with_name, ("few_rows.c", "amx_blocks.c")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,19 +154,19 @@ def contraction_text(dtype: DType, name: str) -> str:
 
 def _source(dtype: DType) -> str:
     return words_text(dtype) + "".join(
-        text.read_text(encoding="utf-8") for text in (_TEXT, _FEW_ROWS, _AMX)
+        text.read_text(encoding="utf-8") for text in (_TEXT, *_AFTER)
     )
 
 
 def words_text(dtype: DType) -> str:
     """Return what stands before the C of tiles that sum products of an element type."""
     pair = f"#define PAIR {2 if dtype == PAIRED else 1}\n"
-    return pair + vectors_text() + _PAIRS.read_text(encoding="utf-8")
+    return pair + "".join(text.read_text(encoding="utf-8") for text in _BEFORE)
 
 
 def vectors_text() -> str:
     """Return what stands before the C of all that computes in tiles of vectors."""
-    return _VECTORS.read_text(encoding="utf-8")
+    return _BEFORE[0].read_text(encoding="utf-8")
 
 
 def tile_shape(dtype: DType, vector: int) -> tuple[int, int]:

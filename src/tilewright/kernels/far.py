@@ -66,7 +66,9 @@ def next_gathered(state: State, region: Region, block: Sym, by: int) -> list[Rea
     return found
 
 
-def coming_block(state: State, statement: Statement, lanes: str, begin: Expr, by: int) -> list[Read]:
+def coming_block(
+    state: State, statement: Statement, lanes: str, begin: Expr, by: int
+) -> list[Read]:
     """Return one element of each line that `by` lanes read from `begin` on, of what is as large as
     the result: the rest is near."""
     size = volume(static_shape(statement.formula.type))
