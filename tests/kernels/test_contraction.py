@@ -33,6 +33,7 @@ from tilewright.program import KernelSource
 from tilewright.runtime import NATIVE
 from tilewright.runtime.standalone import UNTOUCHED
 from tilewright.runtime.toolchain import build, find_toolchain
+from tilewright.tune import has_squares
 
 CANARY = 1e30
 LONG = 1025  # terms: more than twice those that any knobs sum at a time
@@ -93,7 +94,14 @@ def products() -> list[Product]:
         made += [sliced(product((), rows, 176, terms), 16) for terms in (67, LONG)]
         made.append(replace(product((2,), rows, 176, 67, "NT", F64), scale=0.125))
     made += halved()
-    pairs = random.Random(2)
+    made += in_pairs()
+    made += [looped(source) for _ in range(60)]
+    return made
+
+
+def in_pairs() -> list[Product]:
+    """Products of bfloat16."""
+    made, pairs = [], random.Random(2)
     for order in ("NN", "NT", "TN", "TT"):
         for shape in ((1, 1, 1), (3, 5, 7), (15, 33, 64), (17, 64, 255), (130, 100, 2049)):
             made.append(product((), *shape, order, BF16))
@@ -102,7 +110,12 @@ def products() -> list[Product]:
         made.append(product((2,), 9, 48, 70, order, BF16))
     made += [sliced(product((2,), 20, 48, 300, dtype=BF16), 16, pair=2)]
     made += [replace(looped(pairs), dtype=BF16) for _ in range(40)]
-    made += [looped(source) for _ in range(60)]
+    # Columns of words where they lie, lines of them an even or odd number of elements apart.
+    for terms in (32, 1024, 1025, 1056):
+        along, lines = (((terms, 1, 1),), terms + 30)
+        for apart in (lines, lines + 1):
+            columns = ((40, apart, 16), (16, 2, 1))
+            made.append(Product(BF16, (), ((17, terms, 640),), columns, along))
     return made
 
 
@@ -128,10 +141,10 @@ def tilings() -> dict[Product, Tiling]:
     }
 
 
-def compile_products(target: str, kernels: Iterable[Emitted]) -> ctypes.CDLL:
+def compile_products(target: str, kernels: Iterable[Emitted], *flags: str) -> ctypes.CDLL:
     """Compile kernels and the functions that they call; skip what this machine cannot run."""
     found = find_toolchain(runnable(target))
-    visible = tuple("-fvisibility=default" if "visibility" in f else f for f in found.flags)
+    visible = tuple("-fvisibility=default" if "visibility" in f else f for f in found.flags) + flags
     texts = dict(tiles(dtype) for dtype in (F32, F64, BF16))
     together = "\n".join({made.name: made.text for made in kernels}.values())
     made = build(replace(found, flags=visible), {**texts, "products": together})
@@ -316,7 +329,13 @@ def assert_parts_change_no_bit(library: ctypes.CDLL, some: Iterable[Product]) ->
 
 
 def test_the_number_of_parts_changes_no_bit(library: ctypes.CDLL) -> None:
-    assert_parts_change_no_bit(library, (*products()[:20], *products()[-20:]))
+    assert_parts_change_no_bit(library, (*products()[:20], *products()[-20:], *in_pairs()[::3]))
+
+
+@pytest.mark.skipif(not has_squares(), reason="this processor multiplies no squares of bfloat16")
+def test_pairs_are_right_where_squares_may_not_be_multiplied() -> None:
+    pairs = in_pairs()
+    assert_equal_numpy(compile_products(NATIVE, map(emitted, pairs), "-mno-amx-bf16"), pairs)
 
 
 def test_a_row_alone_has_the_bits_of_that_row_among_others(library: ctypes.CDLL) -> None:

@@ -72,6 +72,7 @@ static __attribute__((noinline)) void in_squares(const long *down, const long *a
         const long have = least(some - j, PANEL);
         int whole = laid && have % SIDE == 0;
         for (long k = j; k < j + have && whole; k += SIDE) whole = even(bj + k, SIDE, PAIR);
+        if (whole && have > SIDE) whole = (bj[j + SIDE] - bj[j]) % PAIR == 0;
         direct[j / PANEL] = whole;
         if (whole) continue;
         T *to = packed_b + j * deep;

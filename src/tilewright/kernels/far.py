@@ -3,8 +3,8 @@
 The idea: a processor looks ahead along what it reads, and a phase that computes from what is near
 reads nothing new: memory would have nothing to do.  So that phase asks for each line that the first
 one will read of the next row, and a phase before the last for each line of this row that will be
-written.  Lanes in blocks ask for one that is to come: a processor looks ahead less far where what it
-loads hangs on a condition.
+written.  Lanes in blocks ask for one that is to come: a processor looks ahead less far where what
+it loads hangs on a condition.
 
 This module does not know how the phases are made.
 """

@@ -272,8 +272,8 @@ static inline void streamed(void) {
     Snippet(
         "next_page",
         """\
-/* Asks where a page lies that is streamed to next: Intel's processors with AVX-512 do not wait for it,
-   and a line that is asked for, to be written past the caches then, is moved for nothing. */
+/* Asks where a page lies that is streamed to next.  Intel's processors with AVX-512 do not wait for
+   it, and a line that is asked for, to be written past the caches then, is moved for nothing. */
 static inline void next_page(const void *place) {
 #if !defined(__AVX512F__) || defined(__znver3__) || defined(__znver4__) || defined(__znver5__)
     __builtin_prefetch(place, 1);
