@@ -602,9 +602,10 @@ static int squares_of(const long *down, const long *across, const long *along, l
    `deep` words of terms are summed, and so many panels of b and tiles of a are packed, as far as
    there is room.  then: 0, or what takes the sums, with `with`, once they have all their terms; c
    keeps them until they do, and may be 0 where `deep` words are all there are. */
-void NAME(const long *down, const long *across, const long *along, long top, long bottom, long left,
-          long right, const O *a, const O *b, T *c, T scale, long deep, long most_panels,
-          long most_tiles, Then *then, const void *with) {
+static __attribute__((noinline)) void in_tiles(const long *down, const long *across, const long *along,
+                                               long top, long bottom, long left, long right, const O *a,
+                                               const O *b, T *c, T scale, long deep, long most_panels,
+                                               long most_tiles, Then *then, const void *with) {
   T packed_b[PACKED_B + LANES] __attribute__((aligned(VECTOR)));
   T packed_a[PACKED_A] __attribute__((aligned(VECTOR)));
   T block[GROUP * ROWS * ABREAST * PANEL] __attribute__((aligned(VECTOR)));
@@ -612,9 +613,6 @@ void NAME(const long *down, const long *across, const long *along, long top, lon
   int at[DEPTH * PAIR], bt[DEPTH * PAIR], pairs[PAIR == 1 ? 1 : DEPTH];
   const int *const bw = PAIR == 1 ? bt : pairs;         /* where words of b are */
   const long rows = bottom - top, tiles = (rows + ROWS - 1) / ROWS;
-  if (rows <= 0 || right <= left) return;
-  if (few_rows(down, across, along, top, bottom, left, right, a, b, c, scale, then, with)) return;
-  if (squares_of(down, across, along, top, bottom, left, right, a, b, c, scale, then, with)) return;
   const long height = rows / tiles, taller = rows % tiles;
   long length = 1;
   for (long k = 0; k < along[0]; k++) length *= along[3 * k + 1];
@@ -769,4 +767,15 @@ void NAME(const long *down, const long *across, const long *along, long top, lon
       }
     }
   }
+}
+
+/* Each way has its arrays on the stack of its own. */
+void NAME(const long *down, const long *across, const long *along, long top, long bottom, long left,
+          long right, const O *a, const O *b, T *c, T scale, long deep, long most_panels,
+          long most_tiles, Then *then, const void *with) {
+  if (bottom <= top || right <= left) return;
+  if (few_rows(down, across, along, top, bottom, left, right, a, b, c, scale, then, with)) return;
+  if (squares_of(down, across, along, top, bottom, left, right, a, b, c, scale, then, with)) return;
+  in_tiles(down, across, along, top, bottom, left, right, a, b, c, scale, deep, most_panels, most_tiles, then,
+           with);
 }
