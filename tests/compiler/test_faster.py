@@ -41,7 +41,7 @@ def _of_transposes(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     ("vector", "theirs", "home", "ours"),
     [
         (64, 32, False, set(PRODUCTS) - {BOTH}),
-        (64, 64, True, {*ALONG, *SMALL}),
+        (64, 64, True, {*SHORT, *SMALL}),
         (32, 64, True, {*SHORT, *SMALL}),
         (32, 32, True, {*SHORT, *SMALL}),
         (32, 32, False, {*SHORT, *DOUBLE, *FEW}),
