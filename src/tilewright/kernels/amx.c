@@ -8,9 +8,11 @@
 
 #define TILE_ZERO(t) __asm__ volatile("tilezero %%tmm" #t ::: "memory")
 #define TILE_LOAD(t, from, step)                                                                  \
-  __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #t ::"r"(from), "r"((step) * (long)sizeof(T)) : "memory")
+  __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #t ::"r"(from), "r"((step) * (long)sizeof(T))     \
+                   : "memory")
 #define TILE_STORE(t, to, step)                                                                   \
-  __asm__ volatile("tilestored %%tmm" #t ", (%0,%1,1)" ::"r"(to), "r"((step) * (long)sizeof(T)) : "memory")
+  __asm__ volatile("tilestored %%tmm" #t ", (%0,%1,1)" ::"r"(to), "r"((step) * (long)sizeof(T))   \
+                   : "memory")
 #define TILE_ADD(c, a, b) __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::: "memory")
 
 /* Whether this process may use them: Linux wants to be asked, as threads have more to save then. */

@@ -1,13 +1,13 @@
-/* Blocks of bfloat16 in squares of sums (`amx.c`).  Both operands are laid as squares of words, 0 where
-   there are no rows or terms, so that all of them are whole; what a sum is made of is told by the terms
-   alone.  This stands after `contraction.c`, which calls it. */
+/* Blocks of bfloat16 in squares of sums (`amx.c`).  Both operands are laid as whole squares of words, 0
+   where there are no terms; what a sum is made of is told by the terms alone.  This stands after
+   `contraction.c`, which calls it. */
 
 #if defined(SIDE) && defined(TURNED)
-#define BAND (2 * SIDE)         /* rows that are laid at a time, and meet all columns that are packed: */
-#define BROAD 512               /* of them so many at most, and */
+#define BAND (2 * SIDE)         /* rows that are laid at a time, and meet all columns that are packed */
+#define BROAD 512               /* columns that are, at most */
 #define NEAR 256                /* words at a time: as many as the first cache holds of a band */
 
-/* Rows of a as squares: `count` rows of so many terms. */
+/* Rows of a as squares: `count` rows of so many terms.  Below the last one may be anything. */
 static void lay_rows(long count, long terms, const O *a, const int *ai, const int *at, T *to) {
   const long words = (terms + 1) / 2, squares = (words + SIDE - 1) / SIDE;
   const int along = terms < 2 || even(at, terms, 1);
@@ -15,21 +15,17 @@ static void lay_rows(long count, long terms, const O *a, const int *ai, const in
   T turned[DEPTH * SIDE] __attribute__((aligned(VECTOR)));
   for (long i = 0; i < count; i += SIDE, to += squares * SQUARE) {
     const long have = least(count - i, SIDE);
-    if (along) {
-      for (long k = 0; k < SIDE; k++) {
-        const O *from = a + (k < have ? ai[i + k] : 0) + at[0];
-        for (long q = 0; q < squares; q++) {
-          V *row = (V *)(to + q * SQUARE + k * SIDE);
-          const long rest = terms - q * 2 * SIDE;
-          if (k < have && rest >= 2 * SIDE) { *row = LOADED(from + q * 2 * SIDE); continue; }
-          *row = (V){};
-          if (k < have) __builtin_memcpy(row, from + q * 2 * SIDE, rest * sizeof(O));
-        }
+    for (long k = 0; along && k < have; k++)
+      for (long q = 0; q < squares; q++) {
+        const O *from = a + ai[i + k] + at[0] + q * 2 * SIDE;
+        V *row = (V *)(to + q * SQUARE + k * SIDE);
+        const long rest = terms - q * 2 * SIDE;
+        *row = (V){};
+        if (rest >= 2 * SIDE) *row = LOADED(from);
+        else __builtin_memcpy(row, from, rest * sizeof(O));
       }
-      continue;
-    }
-    if (have < SIDE) __builtin_memset(turned, 0, sizeof(T) * squares * SQUARE);
-    else __builtin_memset(turned + words * SIDE, 0, sizeof(T) * (squares * SIDE - words) * SIDE);
+    if (along) continue;
+    __builtin_memset(turned + words * SIDE, 0, sizeof(T) * (squares * SIDE - words) * SIDE);
     pack_terms(terms, have, a, at, ai + i, turned, SIDE);
     for (long q = 0; q < squares; q++) {
       V r[LANES], s[LANES];
@@ -37,16 +33,13 @@ static void lay_rows(long count, long terms, const O *a, const int *ai, const in
       SHUFFLE(s, r) SHUFFLE(r, s) SHUFFLE(s, r) SHUFFLE(r, s)
       unrolled for (int k = 0; k < LANES; k++) *(V *)(to + q * SQUARE + k * SIDE) = TURNED[k];
     }
-    if (have < SIDE)            /* packing may have left anything beside them */
-      for (long q = 0; q < squares; q++)
-        for (long k = have; k < SIDE; k++) *(V *)(to + q * SQUARE + k * SIDE) = (V){};
   }
 }
 
-static __attribute__((noinline)) void in_squares(const long *down, const long *across, const long *along,
-                                                 long top, long bottom, long left, long right,
-                                                 const O *a, const O *b, T *c, T scale, Then *then,
-                                                 const void *with) {
+static __attribute__((noinline)) void in_squares(const long *down, const long *across,
+                                                 const long *along, long top, long bottom, long left,
+                                                 long right, const O *a, const O *b, T *c, T scale,
+                                                 Then *then, const void *with) {
   T packed_b[BROAD * DEPTH] __attribute__((aligned(VECTOR)));
   T laid_a[BAND * DEPTH] __attribute__((aligned(VECTOR)));
   T block[BAND * BROAD] __attribute__((aligned(VECTOR)));

@@ -311,8 +311,11 @@ static apart void in_squares(long rows, long columns, long depth, const T *a, lo
   T last[SQUARE * WIDE] __attribute__((aligned(VECTOR))), sums[SQUARE * 2 * WIDE];
   const long whole = depth / SIDE, squares = (depth + SIDE - 1) / SIDE, rest = depth - whole * SIDE;
   const int wide = columns > SIDE;
-  for (long t = 0; rest && t < SIDE; t++) for (long j = 0; j <= wide; j++)
-    *(V *)(last + t * PANEL + j * LANES) = t < rest ? load(b + (whole * SIDE + t) * bt + j * LANES) : (V){};
+  for (long t = 0; rest && t < SIDE; t++) for (long j = 0; j <= wide; j++) {
+    V *to = (V *)(last + t * PANEL + j * LANES);
+    *to = (V){};
+    if (t < rest) *to = load(b + (whole * SIDE + t) * bt + j * LANES);
+  }
   for (long i = 0; i < rows; i += 2 * SIDE) {
     const long high = least(rows - i, 2 * SIDE);
     const int near = at == 1 && !rest && high % SIDE == 0, full = high % SIDE == 0;

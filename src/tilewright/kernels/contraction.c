@@ -591,8 +591,8 @@ static int few_rows(const long *down, const long *across, const long *along, lon
                     long left, long right, const O *a, const O *b, T *c, T scale, Then *then,
                     const void *with);
 
-/* Computes a block in squares of sums if the processor can (`amx_blocks.c`, after that); returns whether it
-   did. */
+/* Computes a block in squares of sums if the processor can (`amx_blocks.c`, after that); returns whether
+   it did. */
 static int squares_of(const long *down, const long *across, const long *along, long top, long bottom,
                       long left, long right, const O *a, const O *b, T *c, T scale, Then *then,
                       const void *with);
@@ -776,6 +776,6 @@ void NAME(const long *down, const long *across, const long *along, long top, lon
   if (bottom <= top || right <= left) return;
   if (few_rows(down, across, along, top, bottom, left, right, a, b, c, scale, then, with)) return;
   if (squares_of(down, across, along, top, bottom, left, right, a, b, c, scale, then, with)) return;
-  in_tiles(down, across, along, top, bottom, left, right, a, b, c, scale, deep, most_panels, most_tiles, then,
-           with);
+  in_tiles(down, across, along, top, bottom, left, right, a, b, c, scale, deep, most_panels, most_tiles,
+           then, with);
 }
