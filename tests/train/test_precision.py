@@ -80,7 +80,18 @@ def test_a_scaler_that_is_off_changes_nothing() -> None:
 def test_autocast_keeps_master_weights_and_stays_as_close_to_float64_as_eager(
     dtype: torch.dtype,
 ) -> None:
-    torch.manual_seed(0)
+    # Of one start proves nothing: a loss may be off by little by chance, and what one step is off
+    # by moves the next.  Single starts have .8 to 1.8 of eager's distance.
+    starts = [_losses(dtype, start) for start in range(5)]
+    found, eager, exact = (
+        torch.tensor(losses, dtype=torch.float64) for losses in zip(*starts, strict=True)
+    )
+    assert (found - exact).norm() <= 1.5 * (eager - exact).norm()
+
+
+def _losses(dtype: torch.dtype, start: int) -> tuple[list[float], list[float], list[float]]:
+    """Return the losses of ten steps of ours, of eager's, and of eager's in float64."""
+    torch.manual_seed(start)
     ours = gpt.gpt(vocab=32, length=16, layers=1, width=32, heads=2)
     eager, exact = copy.deepcopy(ours), copy.deepcopy(ours).double()
     made = [torch.optim.AdamW(net.parameters(), lr=1e-3) for net in (ours, eager, exact)]
@@ -89,11 +100,11 @@ def test_autocast_keeps_master_weights_and_stays_as_close_to_float64_as_eager(
         step = tw.train_step(
             ours, gpt.loss, made[0], *gpt.example_batch(ours, 4), scaler=scalers[0]
         )
-    widest = 0.0
+    losses: tuple[list[float], list[float], list[float]] = [], [], []
     for seed in range(10):
         ids, targets = gpt.example_batch(ours, 4, seed=seed)
         with torch.autocast("cpu", dtype):
-            found = step(ids, targets).item()
+            losses[0].append(step(ids, targets).item())
             loss = gpt.loss(eager(ids), targets)
         made[1].zero_grad()
         scalers[1].scale(loss).backward()
@@ -103,8 +114,9 @@ def test_autocast_keeps_master_weights_and_stays_as_close_to_float64_as_eager(
         truth = gpt.loss(exact(ids), targets)
         truth.backward()
         made[2].step()
-        widest = max(widest, abs(loss.item() - truth.item()))
-        assert abs(found - truth.item()) <= 2 * widest + 1e-6 * abs(truth.item())
+        losses[1].append(loss.item())
+        losses[2].append(truth.item())
     assert all(parameter.dtype == torch.float32 for parameter in ours.parameters())
     assert any(str(value.type).startswith(("bf16", "f16")) for node in step.graph.nodes
                for value in node.outputs)  # fmt: skip
+    return losses
