@@ -289,7 +289,8 @@ def as_product(
         operand(left, found.left, (*batch, *m, *k)),
         operand(right, found.right, (*batch, *k, *n)),
     )
-    turned = _is_better_turned(_role(m, a, c), _role(n, b, c))
+    # What rounds sums goes along a row of them.
+    turned = _is_better_turned(_role(m, a, c), _role(n, b, c), 2 if is_rounded(dtype) else RUN)
     if turned:
         # The transpose of the product is that of its operands' transposes, the other way round.
         a, b, m, n = b, a, n, m
@@ -311,16 +312,16 @@ def _role(loops: Sequence[Loop], one: Place, two: Place) -> Role:
     return merged(tuple((fixed(x.extent), one.strides[x.name], two.strides[x.name]) for x in loops))
 
 
-def _is_better_turned(rows: Role, columns: Role) -> bool:
-    """Say whether columns should be rows: results that lie together are those of a vector; where
-    there are few either way, so are elements of the operand."""
+def _is_better_turned(rows: Role, columns: Role, least: int) -> bool:
+    """Say whether columns should be rows: results that lie together are those of a vector, if they
+    are `least`; where there are few either way, so are elements of the operand."""
 
     def value(role: Role) -> tuple[bool, int]:
         extent, operand, _ = role[-1]
         run = 1
         for many, _, result in reversed(role):
             run *= many if result == run else 1
-        return run >= RUN, extent if operand == 1 else 0
+        return run >= least, extent if operand == 1 else 0
 
     return value(rows) > value(columns)
 
