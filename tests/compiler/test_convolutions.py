@@ -231,6 +231,26 @@ def test_wide_vectors_have_windows_two_apart_and_of_one_element(
 
 
 @pytest.mark.parametrize(
+    ("places", "side", "squares", "calls"),
+    [(32, 3, True, 0), (56, 5, True, 1), (56, 1, True, 0), (32, 3, False, 1)],
+)
+def test_in_bfloat16_squares_have_windows_two_apart_that_are_not_too_many(
+    places: int, side: int, squares: bool, calls: int
+) -> None:
+    x, w = torch.randn(8, 64, places, places), torch.randn(64, 64, side, side)
+
+    def convolve(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return F.conv2d(x, w, None, 2, side // 2)
+
+    graph = capture(convolve, x.bfloat16(), w.bfloat16()).graph
+    joint = reverse(graph, [graph.inputs[1].name]).graph
+    weight = replace(joint, outputs=joint.outputs[-1:])
+    for one, called in ((graph, calls), (weight, side > 1)):
+        placed = PlaceConvolutions(vector=WIDE, squares=squares)(DeadCode()(as_sums(one)))
+        assert sum(node.op == LIBRARY for node in placed.nodes) == called
+
+
+@pytest.mark.parametrize(
     ("sum_", "shape", "kernel", "stride", "groups", "dtype", "leads"),
     [
         ("forward", (4, 64, 48, 48), (32, 64, 3, 3), 2, 1, torch.float32, True),

@@ -133,7 +133,7 @@ class PlaceConvolutions:
             return fast or able
         leads = ours and self.leads and _leads(c, dtype)
         usual = fast or alone_each or leads
-        usual = usual or _is_better_product(c, self.vector if ours else 0)
+        usual = usual or _is_better_product(c, self.vector if ours else 0, dtype)
         if not ours:
             return usual
         asked = Asked(
@@ -142,7 +142,7 @@ class PlaceConvolutions:
             RECIPE,
             OWN if usual else BY_LIBRARY,
             (OWN, BY_LIBRARY),
-            2 * prod(c.shapes[2]) * prod(c.shapes[1][1:]),
+            _operations(c),
             alone(one.node),
         )
         return self.choices.take(asked).choice == OWN
@@ -274,8 +274,15 @@ WORTH_WIDE = 16
 FEW_TAPS = 16
 """Elements of windows two apart up to which the gradient of the kernels is: .34 to 1.01 of the
 library's time, but to 1.2 for more (AVX-512)."""
+APART = 1 << 30
+"""Operations of windows two apart up to which that is so in bfloat16, forward: .5 to 1.0 of the
+library's time, but 1.1 to 1.8 with more; the gradient of the kernels takes 1.0 to 1.2 (AMX)."""
 MUCH = 1 << 21
 """Elements of kernels that phases of an image read in turn; of more, up to 1.5 of its time."""
+
+
+def _operations(c: Convolution) -> int:
+    return 2 * prod(c.shapes[2]) * prod(c.shapes[1][1:])
 
 
 def _leads(c: Convolution, dtype: DType) -> bool:
@@ -295,7 +302,7 @@ def _leads(c: Convolution, dtype: DType) -> bool:
     return c.kind == "weight" or prod(c.shapes[1]) <= MUCH
 
 
-def _is_better_product(c: Convolution, vector: int) -> bool:
+def _is_better_product(c: Convolution, vector: int, dtype: DType) -> bool:
     """Say whether a convolution is better a product of matrices than a call to the library.
 
     A weight's gradient over few positions is: the call would hand it over in memory of its own.
@@ -303,6 +310,7 @@ def _is_better_product(c: Convolution, vector: int) -> bool:
     all three where groups have few channels.  Gradients of an image whose windows are apart are, in
     phases.
     vector: bytes of the vectors with which a kernel of ours can compute it; 0 if none can.
+    dtype: its values' type; of bfloat16 counts what was measured in squares.
     """
     x, w, y = c.shapes
     ours, wide = vector > 0, vector >= WIDE
@@ -312,10 +320,11 @@ def _is_better_product(c: Convolution, vector: int) -> bool:
         return ours and min(w[1], w[0] // c.groups) < FEW_A_GROUP
     first = prod(w[1:]) <= terms
     one = ours and prod(w[2:]) == 1
+    short = not is_rounded(dtype) or _operations(c) <= APART
     if c.kind == "forward":
         packed = w[0] >= WORTH_PACKING and max(c.stride) <= 2
         first = first and (packed or prod(c.stride) == 1)
-        apart = wide and max(c.stride) == 2 and w[1] >= WORTH_WIDE
+        apart = wide and max(c.stride) == 2 and w[1] >= WORTH_WIDE and short
         return positions <= few or first or apart or (one and (wide or prod(c.stride) > 1))
     taps = zip(w[2:], c.stride, strict=True)
     made = prod(-(-taken // step) * step for taken, step in taps)
@@ -323,7 +332,7 @@ def _is_better_product(c: Convolution, vector: int) -> bool:
     if c.kind == "input":
         phased = ours and has_phases(c) and prod(w) <= MUCH
         return one or phased or (first and (spared or w[1] <= FEW_CHANNELS))
-    apart = ours and max(c.stride) == 2 and prod(w[2:]) <= FEW_TAPS
+    apart = ours and max(c.stride) == 2 and prod(w[2:]) <= FEW_TAPS and not is_rounded(dtype)
     return positions <= max(few, w[0] // 2) or (first and spared) or apart or one
 
 
