@@ -23,7 +23,8 @@ SMALL = 40_000_000
 """Operations up to which ours is as fast as the library called for it, anywhere."""
 SMALL_AT_HOME = 1 << 30
 """Operations in float32 up to which it is where both have vectors of 64 bytes: alone in .82 to 1.1
-of the call's time, and a model is faster by it, as a call ends a region that threads share."""
+of the call's time (measured to a quarter of them), and whole models with products of up to this
+many are faster by it, as a call ends a region that threads share."""
 TINY, BATCH = 256, 64
 """Terms of one product of so large a batch up to which plain loops take less time than to call for
 its tiles does."""
