@@ -16,6 +16,7 @@ from tilewright.kernels import (
     emit_winograd,
     emit_winograd_at_once,
     emit_winograd_weights,
+    tiles,
     winograd_text,
 )
 from tilewright.runtime.toolchain import build, find_toolchain
@@ -74,7 +75,7 @@ def library(request: pytest.FixtureRequest) -> ctypes.CDLL:
         for one in (*CASES, turned(CASES[0]))
         for kernel in (emit_winograd_weights(one), emit_winograd(one), emit_winograd_at_once(one))
     }
-    return compiled_for(request.param, dict([winograd_text(F32)]) | kernels)
+    return compiled_for(request.param, dict([winograd_text(F32), tiles(F32)]) | kernels)
 
 
 def compiled_for(target: str, texts: dict[str, str]) -> ctypes.CDLL:

@@ -108,9 +108,7 @@ def winograd_functions(kind: str, dtype: DType) -> tuple[tuple[str, str], ...]:
 
     kind: "forward", or of which operand it is the gradient, as `Convolution` says it.
     """
-    if kind == "weight":
-        return winograd_gradient_text(dtype), tiles(dtype)
-    return (winograd_text(dtype),)
+    return (winograd_gradient_text if kind == "weight" else winograd_text)(dtype), tiles(dtype)
 
 
 def place_winograd(assembly: "Assembly", node: Node) -> bool:
@@ -204,6 +202,7 @@ def _launch(
 ) -> None:
     before, there = assembly.before(kernel)
     functions = winograd_text(one.dtype)
+    assembly.kernels.add(*tiles(one.dtype))
     if before.kind != KEPT and one.squares <= FEW_SQUARES:
         main = emit_winograd_at_once(one)
         assembly.call(main, functions, (image, kernel), (output,), node.origin)

@@ -62,25 +62,6 @@ typedef T Row __attribute__((vector_size(VECTOR), aligned(sizeof(O)), may_alias)
    Longer ones may lie in lines that are `apart`, as slices of a line's columns have them. */
 #define BESIDE (PANEL * sizeof(T) <= 64)
 
-/* Where a tile of c lies: how far it is from a row to the next, and from a vector to the next. */
-typedef struct { T *at; long row, vector; } Tile;
-
-/* What of memory is packed next: so many `lines`, of which tiles ask for `each` at a time.  A `run` of
-   them lies together; `left` are left of the one that is asked for, and `skip` bytes on is the next. */
-typedef struct { long at, lines, each, run, left, skip; } Coming;
-
-/* What tiles below each other share: terms, strides of a (`below`: from a tile to the next), and b,
-   whose vectors are `apart`.  If there is `more` in c, it is added; the sums go to `to`. */
-typedef struct {
-  long depth, below, ai, at;
-  const T *b;
-  long bt, apart;
-  Tile c, to;
-  T scale;
-  int more;
-  Coming *coming;
-} Stack;
-
 /* `add_product` as one instruction: GCC makes others of the operators too, which leave sums in other
    registers, and moves that bring them back. */
 #ifndef multiply_add
@@ -210,8 +191,7 @@ static void (*const shapes[][WIDE + MATCHED])(const Stack *, const T *, T *, T *
 #define SHAPE(rows, kind, ...) shapes[rows - 1][kind - 1](__VA_ARGS__)
 #endif
 
-/* `count` tiles of so many rows, of a kind, below each other; a: where the first has its rows. */
-static void any_tiles(long rows, long kind, long count, const Stack *stack, const T *a) {
+void any_tiles(long rows, long kind, long count, const Stack *stack, const T *a) {
   const Tile c = stack->c, to = stack->to;
   for (long q = 0; q < count; q++)
     SHAPE(rows, kind, stack, a + q * stack->below, c.at + q * rows * c.row,
@@ -352,23 +332,6 @@ static int in_vectors(const int *cj, long n) {
 /* Whether as many panels as a slim tile takes are packed, all or none. */
 inlined int alike(const int *direct) { return direct[0] == direct[1] && direct[1] == direct[2]; }
 
-/* p[t * step + j] = x[xt[t] + j] for j < n, so many bytes at a time: not more than there are. */
-#define COPY(BYTES)                                                                              \
-  typedef char Bytes##BYTES __attribute__((vector_size(BYTES), aligned(1), may_alias));          \
-  inlined void copy##BYTES(long depth, long n, const O *x, const int *xt, T *restrict p,         \
-                           long step) {                                                          \
-    const long size = n * sizeof(T);                                                             \
-    for (long t = 0; t < depth; t++) {                                                           \
-      const char *from = (const char *)(x + xt[t]);                                              \
-      char *to = (char *)(p + t * step);                                                         \
-      for (long k = 0; k + BYTES <= size; k += BYTES)                                            \
-        *(Bytes##BYTES *)(to + k) = *(const Bytes##BYTES *)(from + k);                           \
-      if (size % BYTES)                                                                          \
-        *(Bytes##BYTES *)(to + size - BYTES) = *(const Bytes##BYTES *)(from + size - BYTES);     \
-    }                                                                                            \
-  }
-COPY(4) COPY(8) COPY(16) COPY(32) COPY(64)
-
 #if VECTOR >= 32 && SINGLE && !defined(__clang__)
 typedef int Lanes __attribute__((vector_size(VECTOR)));
 #if VECTOR == 64
@@ -452,9 +415,7 @@ static int pack_others(long depth, const O *x, const int *xt, const int *xj, T *
 }
 #endif
 
-/* p[t * step + j] = x[xt[t] + xj[j]] for j < n; what lies from there to the next multiple of LANES
-   may be overwritten with anything.  Of pairs, these are all that x holds: where they begin. */
-static void pack(long depth, long n, const O *x, const int *xt, const int *xj, T *restrict p,
+void pack(long depth, long n, const O *x, const int *xt, const int *xj, T *restrict p,
                  long step) {
   int start[PANEL + 1] = {0};                           /* of columns that lie together */
   const int row = even(xj, n, PAIR);

@@ -40,6 +40,7 @@ PART_FLOPS = 250_000  # below, a part is not worth a thread's attention
 PART_BYTES = 65536  # likewise, of what is laid as tiles read it
 _TEXT = Path(__file__).with_suffix(".c")
 _BEFORE = tuple(map(_TEXT.with_name, ("vectors.c", "pairs.c", "amx.c")))
+_PANELS = _TEXT.with_name("panels.c")
 _AFTER = tuple(map(_TEXT.with_name, ("few_rows.c", "amx_blocks.c")))
 
 
@@ -138,24 +139,27 @@ def is_rounded(dtype: DType) -> bool:
 @functools.cache
 def tiles(dtype: DType) -> tuple[str, str]:
     """Return the name and the text of the C function that multiplies blocks of an element type."""
-    name = f"contract_{dtype.name}_{hashlib.sha256(_source(dtype).encode()).hexdigest()[:16]}"
-    return name, contraction_text(dtype, name)
+    after = "".join(text.read_text(encoding="utf-8") for text in (_TEXT, *_AFTER))
+    source = _panels(dtype) + after
+    name = f"contract_{dtype.name}_{hashlib.sha256(source.encode()).hexdigest()[:16]}"
+    return name, _named(dtype, name) + source
 
 
-def contraction_text(dtype: DType, name: str) -> str:
-    """Return `contraction.c` and what stands around it for an element type; its function has this
-    name."""
+def panels_text(dtype: DType) -> str:
+    """Return what stands before the C of all that calls what `tiles` has besides its function."""
+    name, _ = tiles(dtype)
+    return _named(dtype, name) + _panels(dtype)
+
+
+def _named(dtype: DType, name: str) -> str:
     sums = dtype.compute
-    given = {"ELEMENT": sums.c, "NAME": name, "LAY": f"{name}_slices"}
-    given |= {"SINGLE": str(int(sums == F32))}
-    lines = [f"#define {macro} {meaning}" for macro, meaning in given.items()]
-    return "\n".join((*lines, _source(dtype)))
+    given = {"ELEMENT": sums.c, "SINGLE": str(int(sums == F32)), "NAME": name}
+    given |= {"LAY": f"{name}_slices", "PACK": f"{name}_pack", "TILES": f"{name}_tiles"}
+    return "".join(f"#define {macro} {meaning}\n" for macro, meaning in given.items())
 
 
-def _source(dtype: DType) -> str:
-    return words_text(dtype) + "".join(
-        text.read_text(encoding="utf-8") for text in (_TEXT, *_AFTER)
-    )
+def _panels(dtype: DType) -> str:
+    return words_text(dtype) + _PANELS.read_text(encoding="utf-8")
 
 
 def words_text(dtype: DType) -> str:

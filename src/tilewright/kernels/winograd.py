@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tilewright.base.dtypes import F32, DType
-from tilewright.kernels.contraction import SLICE, contraction_text, together
+from tilewright.kernels.contraction import SLICE, panels_text, together
 from tilewright.kernels.emit import PARTS, Emitted, named
 from tilewright.kernels.expression import OUT_OF_MEMORY as NO_MEMORY
 
@@ -63,7 +63,8 @@ class Winograd:
 
 @functools.cache
 def winograd_text(dtype: DType) -> tuple[str, str]:
-    """Return the name and the text of the C functions, which begin with the name."""
+    """Return the name and the text of the C functions, which begin with the name; they call those
+    of `tiles`."""
     text = "\n".join((squares_text(dtype), _TEXT.read_text(encoding="utf-8")))
     name = f"winograd_{dtype.name}_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     return (
@@ -74,8 +75,7 @@ def winograd_text(dtype: DType) -> tuple[str, str]:
 
 def squares_text(dtype: DType) -> str:
     """Return what stands before the C of all that computes in panels of squares."""
-    defined = contraction_text(dtype, "static contract_unused")
-    return "\n".join((defined, _SQUARES.read_text(encoding="utf-8")))
+    return "\n".join((panels_text(dtype), _SQUARES.read_text(encoding="utf-8")))
 
 
 def emit_winograd_weights(one: Winograd) -> Emitted:

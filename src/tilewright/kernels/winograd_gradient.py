@@ -65,7 +65,8 @@ class WinogradGradient:
 
 @functools.cache
 def winograd_gradient_text(dtype: DType) -> tuple[str, str]:
-    """Return the name and the text of the C functions, which begin with the name."""
+    """Return the name and the text of the C functions, which begin with the name; they call those
+    of `tiles`."""
     between = f"#define BETWEEN {BETWEEN}"
     text = "\n".join((squares_text(dtype), between, _TEXT.read_text(encoding="utf-8")))
     name = f"winograd_gradient_{dtype.name}_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
