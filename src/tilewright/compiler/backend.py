@@ -107,7 +107,7 @@ class DynamoGraph:
 
     def prepare(self, examples: Sequence[Any]) -> None:
         """Read what Dynamo knows only now; compile before the first call, where no size varies."""
-        begin_usual(self.options)
+        begin_usual(self.options, examples)
         try:
             self.prepared = prepare_dynamo(self.module)
             self.varying = None if self.options.check else varying_of(self.module)
