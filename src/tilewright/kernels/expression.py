@@ -30,6 +30,7 @@ from tilewright.base.scalar import BY_NAME as FUNCTIONS
 from tilewright.base.sizes import least_of
 from tilewright.graph.ir import Formula
 from tilewright.graph.total import conjuncts
+from tilewright.kernels.asked_rows import ask_ahead
 from tilewright.kernels.body import Body, has_read, is_pointwise, may_choose, static_shape
 from tilewright.kernels.conditions import (
     Limit,
@@ -72,6 +73,7 @@ class Printer:
     memory: the tensors that have memory; others are formulas of `body`.  extents: of all loops.
     used: the support functions that the text calls.  can_fail: whether the text notes faults.
     limits: what is known of the loops that are open, beside their extents: bounds of each.
+    asks: whether rows that indices choose are asked for ahead where they are read.
     """
 
     def __init__(self, body: Body, memory: dict[str, Memory]) -> None:
@@ -79,7 +81,7 @@ class Printer:
         self.memory = memory
         self.extents: dict[str, int] = {}
         self.used: set[str] = set()
-        self.can_fail = False
+        self.can_fail, self.asks = False, True
         self.limits: tuple[tuple[str, frozenset[Limit]], ...] = ()
         self._counts: dict[str, int] = {}
         self._faults: dict[Read, list[Fault]] = {}
@@ -192,6 +194,7 @@ class Printer:
     def _load(self, read: Read, inside: Sequence[Expr], home: Scope) -> Term:
         memory = self.memory[read.tensor]
         place = self._place(read, memory, home)
+        ask_ahead(self, read, memory, home)
         if 0 in memory.shape:
             return convert(literal(0), memory.dtype.compute)
         if inside or self._chooses:
@@ -216,7 +219,7 @@ class Printer:
 
     def _clamped(self, entry: Expr, extent: int, scope: Scope) -> Expr:
         """Define an index that is read as a name whose value lies inside the tensor."""
-        inside, loaded = algebra.within(entry, extent, self.extents), self._is_loaded(entry)
+        inside, loaded = algebra.within(entry, extent, self.extents), self.is_loaded(entry)
         if inside and loaded:
             return entry
         mark = Read("@clamped", (entry, Const(extent)))
@@ -236,7 +239,7 @@ class Printer:
             home.known[Sym(known.text)] = known
         return Sym(known.text)
 
-    def _is_loaded(self, entry: Expr) -> bool:
+    def is_loaded(self, entry: Expr) -> bool:
         """Say whether an index is an integer in memory, of which the compiler knows nothing."""
         plain = without_exact(entry)
         memory = self.memory.get(plain.tensor) if isinstance(plain, Read) else None

@@ -14,6 +14,7 @@ from tilewright.base.expr import Call, Const, Expr, Read, Sym, names, substitute
 from tilewright.base.expr import walk as expressions
 from tilewright.base.scalar import BY_NAME as FUNCTIONS
 from tilewright.base.sizes import Size, greatest_of, same
+from tilewright.kernels.body import has_read
 from tilewright.kernels.cmath_snippet import LANES
 from tilewright.kernels.conditions import Limit
 from tilewright.kernels.conversion import literal, load, stored
@@ -62,6 +63,8 @@ def print_nest(printer: Printer, nest: LoopNest, targets: Mapping[str, Memory], 
     assert isinstance(outer.high, Const) and isinstance(outer.high.value, int), "units are counted"
     # A loop that never runs proves nothing: not that each result has a term.
     found = ranges(nest.items).items()
+    fetches = (item.element for item in walk(nest.items) if isinstance(item, Fetch))
+    printer.asks = not any(has_read(entry) for element in fetches for entry in element.index)
     printer.enter({loop: below if greatest_of(below) > 0 else 1 for loop, below in found})
     count, name = outer.high.value, outer.name
     walker = _Walk(printer, nest, targets)

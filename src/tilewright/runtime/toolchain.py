@@ -46,6 +46,8 @@ FLAGS = (
 )
 # Compilers hold back from 64-byte vectors, for fear of lower clocks; whole programs of them gain.
 WIDE_VECTORS = ("-mprefer-vector-width=512",)
+# GCC merges turns of an outer loop with one another, and then gathers rows that lie together.
+AS_WRITTEN = ("-fno-loop-unroll-and-jam",)
 LINK_FLAGS = ("-shared", "-fPIC", "-Wl,-Bsymbolic", "-Wl,-z,now")
 LIBRARIES = ("-lm",)
 NAMES = ("cc", "gcc", "clang")
@@ -158,6 +160,8 @@ def _toolchain(target: str, cc: str, path: str, cache: str, most: int) -> Toolch
     command = shlex.split(cc) if cc.strip() else _first_compiler(path)
     identity = _identity(command)
     flags: tuple[str, ...] = (*FLAGS, f"-march={target}")
+    if "clang" not in identity:
+        flags = (*flags, *AS_WRITTEN)
     if "ziglang" in command:
         flags = (*flags, "-fno-sanitize=undefined")
     if platform.machine() in ("x86_64", "AMD64"):
