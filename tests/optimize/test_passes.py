@@ -239,6 +239,20 @@ def test_other_reductions_are_not_cut(text: str, type_: str) -> None:
     assert SplitReductions(size=512)(graph) == graph
 
 
+@pytest.mark.parametrize(("rows", "terms", "cut"), [(8, 16, False), (7, 16, True), (8, 17, True)])
+def test_columns_of_few_terms_are_left_whole_where_there_are_rows_to_share(
+    rows: int, terms: int, cut: bool
+) -> None:
+    graph = parse(
+        f"""graph g(%x : f32[{rows}, {terms}, 4]) {{
+          %s = {{y[i<{rows}, d<4] += x[i, k<{terms}, d]}}(%x) : f32[{rows}, 4]
+          return %s
+        }}"""
+    )
+    split = run(graph, [SplitReductions(size=64, least=2, short=16, rows=8)], verify=True)
+    assert (len(split.nodes) == 2) == cut
+
+
 @pytest.mark.parametrize("rows", [13, 32, 50])
 def test_chunks_need_not_divide(rows: int) -> None:
     graph = parse(

@@ -54,7 +54,8 @@ class SplitReductions:
 
     size: iterations below which it is not worth it.  few: results below which there are few.
     chunks: at most so many; enough: a number of whole outer loops' iterations that will do; least:
-    terms that a chunk has at least.
+    terms that a chunk has at least.  short, rows: columns of so few terms, or fewer, are left whole
+    where there are so many rows of results for threads to share.
     """
 
     size: int = 1 << 15
@@ -62,6 +63,8 @@ class SplitReductions:
     chunks: int = 32
     enough: int = 8
     least: int = 16
+    short: int = 64
+    rows: int = 64
     name: str = "split_reductions"
     needs: tuple[str, ...] = ()
     ensures: tuple[str, ...] = ("reductions split",)
@@ -81,6 +84,8 @@ class SplitReductions:
             results *= fixed(loop.extent)
         if nominal(results) >= self.few and not runs_down_columns(formula, types):
             return (node,)
+        if self._has_rows(formula, types, results):
+            return (node,)
         cut = self._cut(formula, order)
         if cut is None:
             return (node,)
@@ -98,6 +103,15 @@ class SplitReductions:
         for loop in formula.loops:
             count *= fixed(loop.extent)
         return is_reduction(formula) and nominal(count) >= self.size and running(formula) is None
+
+    def _has_rows(self, formula: Formula, types: Types, results: int) -> bool:
+        extents, steps, terms = extents_of(formula), _steps(formula, types), 1
+        if not steps:
+            return False
+        row = extents[min(steps, key=lambda name: nominal(steps[name]))]
+        for loop in reduced(formula):
+            terms *= fixed(loop.extent)
+        return nominal(terms) <= self.short and nominal(results) >= self.rows * nominal(row)
 
     def _cut(self, formula: Formula, order: list[Loop]) -> "tuple[Formula, _Total] | None":
         """Return the partial results, and what makes the total of them once they have a name."""
