@@ -336,6 +336,10 @@ SAMPLES: dict[str, tuple[Sample, ...]] = {
         _call(X, _p(2, 3), _p(3), _p(3), 1),
     ),
     "aten.embedding.default": (_call(_f(5, 4), _i(5, 2, 3)), _call(_f(5, 4), _i(5, 6), 0)),
+    "aten.embedding_bag.padding_idx": (
+        _call(_f(5, 4), _i(5, 8), torch.tensor([0, 2, 5]), False, 0, False, _p(8), False, None),
+        _call(_f(5, 4), _i(5, 8), torch.tensor([0, 2, 2, 8]), False, 1, False, None, True, -4),
+    ),
     "aten.gather.default": (_call(CUBE, 1, _i(3, 2, 5, 4)),),
     "aten.index_select.default": (_call(CUBE, 1, _i(3, 5)),),
     "aten.index.Tensor": (

@@ -45,6 +45,7 @@ HIDDEN = {
     "aten._native_batch_norm_legit_no_training.default": (1, 2),
     "aten.native_layer_norm.default": (1, 2),
     "aten.native_group_norm.default": (1, 2),
+    "aten.embedding_bag.padding_idx": (1, 2, 3),
     "aten.nll_loss_forward.default": (1,),
     "aten.nll_loss2d_forward.default": (1,),
     "aten.log_sigmoid_forward.default": (1,),

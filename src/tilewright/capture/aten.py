@@ -5,6 +5,7 @@ do what it is given makes nothing; what makes nothing, or is not listed, stays a
 This module does not know how a call is read (`call`) or rewritten (`*_rules`).
 """
 
+from tilewright.capture import bag_rules as bags
 from tilewright.capture import elementwise_rules as elementwise
 from tilewright.capture import image_rules as images
 from tilewright.capture import inner_rules as inner
@@ -257,6 +258,7 @@ RULES: dict[str, Rule] = {
     # Gathers and scatters.
     "aten.embedding.default": scatters.embedding,
     "aten.one_hot.default": scatters.one_hot,
+    "aten.embedding_bag.padding_idx": bags.embedding_bag,
     "aten.gather.default": scatters.gather,
     "aten.index_select.default": scatters.index_select,
     "aten.index.Tensor": scatters.index,
