@@ -13,6 +13,7 @@ from tilewright.capture.entry import Captured, capture, capture_to_run
 from tilewright.capture.functionalize import Functional, Prepared, functionalize, prepare_dynamo
 from tilewright.capture.importer import Imported, import_functional
 from tilewright.capture.mends import mend_torch
+from tilewright.capture.parameters import has_image_kernels
 from tilewright.capture.record import (
     Computed,
     Input,
@@ -55,6 +56,7 @@ __all__ = [
     "cut",
     "drawing_again",
     "functionalize",
+    "has_image_kernels",
     "import_functional",
     "prepare_dynamo",
     "replay",

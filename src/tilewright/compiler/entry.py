@@ -7,8 +7,6 @@ This module does not know how a call is answered.
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from tilewright.compiler.buckets import Bucketed
 from tilewright.compiler.compiled import Compiled
 from tilewright.compiler.options import Options
@@ -30,7 +28,7 @@ def compile(
     CaptureError (with the user's line) for what cannot be compiled.
     """
     options = options or Options()
-    begin_usual(options, fn.parameters() if isinstance(fn, torch.nn.Module) else ())
+    begin_usual(options, fn)
     if options.buckets:
         return Bucketed(fn, options, args, kwargs)
     compiled = Compiled(fn, options, args, kwargs)

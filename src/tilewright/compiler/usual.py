@@ -7,11 +7,8 @@ model has convolutions is seen in the shapes of its parameters.
 This module does not know models.
 """
 
-from collections.abc import Iterable, Iterator
-
-import torch
-
 from tilewright.base.dtypes import F32
+from tilewright.capture import has_image_kernels
 from tilewright.compiler.options import Options
 from tilewright.compiler.winograd import TAPS, winograd_functions
 from tilewright.kernels import tiles
@@ -19,28 +16,14 @@ from tilewright.program import KernelSource
 from tilewright.runtime.ahead import begin_early
 
 
-def begin_usual(options: Options, given: Iterable[object] = ()) -> None:
+def begin_usual(options: Options, given: object) -> None:
     """Begin to compile what the Programs of most models call; return at once.
 
-    given: tensors that the model reads, as its parameters, and what else.
+    given: the model, or what it is called with, its parameters among it.
     """
-    functions = [tiles(F32), *(_of_convolutions(given) if options.winograd else ())]
+    functions = [tiles(F32)]
+    if options.winograd:
+        found, trained = has_image_kernels(given, TAPS)
+        for kind in ("forward",) * found + ("weight",) * trained:
+            functions += winograd_functions(kind, F32)
     begin_early(options.target, [KernelSource(*function) for function in dict.fromkeys(functions)])
-
-
-def _of_convolutions(given: Iterable[object]) -> Iterator[tuple[str, str]]:
-    """Return what convolutions by Winograd's algorithm call, if a tensor has the shape of their
-    kernels."""
-    kernels = [
-        item
-        for item in given
-        if isinstance(item, torch.Tensor)
-        and item.dim() == 4
-        and item.shape[2:] == (TAPS, TAPS)
-        and item.shape[1] > 1
-        and item.dtype == torch.float32
-    ]
-    if kernels:
-        yield from winograd_functions("forward", F32)
-    if torch.is_grad_enabled() and any(kernel.requires_grad for kernel in kernels):
-        yield from winograd_functions("weight", F32)

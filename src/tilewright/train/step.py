@@ -252,7 +252,7 @@ class TrainStep:
         return active
 
     def _compile(self, batch: Sequence[Any]) -> Active:
-        begin_usual(self.options, self._objective.parameters())
+        begin_usual(self.options, self._objective)
         made = prepare(
             self._objective,
             self._rule,
