@@ -18,12 +18,20 @@ Function = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 LARGE, SMALL = 1100, 900
 """Rows of 64 elements in float32 that are worth asking for, and that are not."""
 
+BEFORE, OTHERS = (0, 0, 16, 0), torch.ones(16, 64)
+
 CASES: dict[str, tuple[Function, tuple[int, ...]]] = {
     "rows, one by one": (lambda w, at: F.embedding(at, w), (5,)),  # the next is, in blocks
     "a row": (lambda w, at: F.embedding(at, w), ()),
     "bags": (lambda w, at: F.embedding(at, w).sum(1), (7, 5)),
     "bags across": (lambda w, at: F.embedding(at.T, w).sum(1), (7, 5)),
     "every other": (lambda w, at: F.embedding(at[:, ::2], w).sum(1), (3, 8)),
+    "some without": (lambda w, at: F.layer_norm(F.pad(F.embedding(at, w), BEFORE), (64,)), (5,)),
+    "behind others": (
+        lambda w, at: F.layer_norm(torch.cat([OTHERS, F.embedding(at, w)]), (64,)),
+        (5,),
+    ),
+    "none": (lambda w, at: F.layer_norm(F.pad(F.embedding(at, w), BEFORE), (64,)), (0,)),
     "repeated": (lambda w, at: F.embedding(at[:, None].expand(4, 3), w).sum(1), (4,)),
 }
 ASKED = {"bags", "bags across", "repeated"}

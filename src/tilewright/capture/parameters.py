@@ -3,9 +3,10 @@
 This module does not know what is made of it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
 
 import torch
+from torch.nn.parameter import is_lazy
 
 
 def has_image_kernels(given: object, taps: int) -> tuple[bool, bool]:
@@ -18,8 +19,9 @@ def has_image_kernels(given: object, taps: int) -> tuple[bool, bool]:
         given = given.parameters()
     found = [
         item
-        for item in (given if isinstance(given, Iterable) else ())
+        for item in (given if isinstance(given, Iterator | Sequence) else ())
         if isinstance(item, torch.Tensor)
+        and not (is_lazy(item) or item.is_nested)
         and item.dim() == 4
         and item.shape[2:] == (taps, taps)
         and item.shape[1] > 1

@@ -40,6 +40,8 @@ def ask_ahead(printer: "Printer", read: Read, memory: "Memory", scope: Scope) ->
         if not isinstance(index, Read) or row < LINE or not printer.is_loaded(index):
             continue
         home, ids = scope.home(names(entry)), printer.memory[index.tensor]
+        if 0 in ids.shape or index.default is not None or printer.inside(printer.normal(index)):
+            continue  # not every turn has an index
         mark = Read("@ahead", (entry, Sym(read.tensor)))
         if home is scope or home.find(mark) is not None or not _is_in_order(printer, index, ids):
             continue

@@ -160,7 +160,7 @@ def _toolchain(target: str, cc: str, path: str, cache: str, most: int) -> Toolch
     command = shlex.split(cc) if cc.strip() else _first_compiler(path)
     identity = _identity(command)
     flags: tuple[str, ...] = (*FLAGS, f"-march={target}")
-    if "clang" not in identity:
+    if "Free Software Foundation" in identity:
         flags = (*flags, *AS_WRITTEN)
     if "ziglang" in command:
         flags = (*flags, "-fno-sanitize=undefined")
