@@ -79,8 +79,11 @@ def _part(
         inputs=tuple(inputs),
         prepare=(),
     )
-    launched = {step.kernel for step in steps(part) if isinstance(step, Launch)}
-    texts = "".join(kernel.text for kernel in program.kernels if kernel.name in launched)
-    # A kernel that is not launched is a function that others call, by its name in their text.
-    needed = (k for k in program.kernels if k.name in launched or k.name in texts)
-    return replace(part, kernels=tuple(needed))
+    needed = {step.kernel for step in steps(part) if isinstance(step, Launch)}
+    found = 0
+    while found < len(needed):
+        found = len(needed)
+        # A kernel that is not launched is a function that others call, by its name in their text.
+        texts = "".join(kernel.text for kernel in program.kernels if kernel.name in needed)
+        needed |= {kernel.name for kernel in program.kernels if kernel.name in texts}
+    return replace(part, kernels=tuple(k for k in program.kernels if k.name in needed))
