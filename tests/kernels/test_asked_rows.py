@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.kernels.harness import body
 from tests.standalone import run_standalone
 
 import tilewright as tw
+from tilewright.kernels import emit
 from tilewright.program import Program
 from tilewright.runtime import observe, write_standalone
 
@@ -18,20 +20,12 @@ Function = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 LARGE, SMALL = 1100, 900
 """Rows of 64 elements in float32 that are worth asking for, and that are not."""
 
-BEFORE, OTHERS = (0, 0, 16, 0), torch.ones(16, 64)
-
 CASES: dict[str, tuple[Function, tuple[int, ...]]] = {
     "rows, one by one": (lambda w, at: F.embedding(at, w), (5,)),  # the next is, in blocks
     "a row": (lambda w, at: F.embedding(at, w), ()),
     "bags": (lambda w, at: F.embedding(at, w).sum(1), (7, 5)),
     "bags across": (lambda w, at: F.embedding(at.T, w).sum(1), (7, 5)),
     "every other": (lambda w, at: F.embedding(at[:, ::2], w).sum(1), (3, 8)),
-    "some without": (lambda w, at: F.layer_norm(F.pad(F.embedding(at, w), BEFORE), (64,)), (5,)),
-    "behind others": (
-        lambda w, at: F.layer_norm(torch.cat([OTHERS, F.embedding(at, w)]), (64,)),
-        (5,),
-    ),
-    "none": (lambda w, at: F.layer_norm(F.pad(F.embedding(at, w), BEFORE), (64,)), (0,)),
     "repeated": (lambda w, at: F.embedding(at[:, None].expand(4, 3), w).sum(1), (4,)),
 }
 ASKED = {"bags", "bags across", "repeated"}
@@ -57,6 +51,24 @@ def test_rows_of_large_tables_are_asked_for(case: str) -> None:
         made, *_ = program(case, rows)
         asked = any("chosen0" in kernel.text for kernel in made.kernels)
         assert asked == (worth and case in ASKED)
+
+
+@pytest.mark.parametrize(
+    ("value", "asked"),
+    [
+        ("t[ids[i * 5 + k], d]", True),
+        ("t[ids[i * 5 + k], d] if ids[i * 5 + k] >= 0 else 1", True),
+        ("t[ids[i * 5 + k - 16], d] if i * 5 + k >= 16 else 1", False),
+        ("t[ids[i * 5 + k - 16] ?? 0, d]", False),
+        ("t[ids[i * 5 + k] + 1, d]", False),
+    ],
+)
+def test_rows_are_not_asked_for_where_a_turn_may_have_no_index(value: str, asked: bool) -> None:
+    graph = body(
+        {"t": "f32[1100, 64]", "ids": "i64[40]"},
+        {"y": f"f32[8, 64]: y[i<8, d<64] += ({value}) for k<5"},
+    )
+    assert ("chosen0" in emit(graph).text) == asked
 
 
 @pytest.mark.parametrize("case", sorted(ASKED))

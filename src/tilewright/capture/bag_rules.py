@@ -77,8 +77,6 @@ class _Bags:
         extra = self.bags + bool(call["include_last_offset"])
         attrs: dict[str, Any] = {"shape": (extra, *rest), "dtype": values.type.dtype.name}
         nothing = call.emit("full", wish=f"{wish}_nothing", value=0, **attrs)
-        if extra == self.bags:
-            return call.emit("index_add", nothing, self.places, values, wish=wish, dim=0)
         made = call.emit("index_add", nothing, self.places, values, wish=f"{wish}_all", dim=0)
         return call.emit("slice", made, wish=wish, dim=0, stop=self.bags)
 

@@ -30,18 +30,17 @@ LARGE = 1 << 18
 def ask_ahead(printer: "Printer", read: Read, memory: "Memory", scope: Scope) -> None:
     """Add the lines that ask for rows of a tensor in memory, where an index that is loaded in a
     loop around chooses the row that is read at `scope`."""
-    numbers = (*memory.shape, *memory.strides)
-    if not printer.asks or any(type(number) is not int for number in numbers):
-        return
-    if prod(memory.shape) * memory.dtype.bytes < LARGE:
+    if not printer.asks or _varies(memory) or prod(memory.shape) * memory.dtype.bytes < LARGE:
         return
     for entry, stride in zip(read.index, memory.strides, strict=True):
         index, row = without_exact(entry), stride * memory.dtype.bytes
         if not isinstance(index, Read) or row < LINE or not printer.is_loaded(index):
             continue
         home, ids = scope.home(names(entry)), printer.memory[index.tensor]
-        if 0 in ids.shape or index.default is not None or printer.inside(printer.normal(index)):
-            continue  # not every turn has an index
+        if _varies(ids) or 0 in ids.shape or index.default is not None:
+            continue
+        if printer.inside(printer.normal(index)):  # not every turn has an index
+            continue
         mark = Read("@ahead", (entry, Sym(read.tensor)))
         if home is scope or home.find(mark) is not None or not _is_in_order(printer, index, ids):
             continue
@@ -56,9 +55,13 @@ def ask_ahead(printer: "Printer", read: Read, memory: "Memory", scope: Scope) ->
         home.known[mark] = Term(later, I64)
 
 
+def _varies(memory: "Memory") -> bool:
+    return any(type(number) is not int for number in (*memory.shape, *memory.strides))
+
+
 def _is_in_order(printer: "Printer", index: Read, ids: "Memory") -> bool:
     """Say whether the next index lies behind this one."""
-    if any(type(step) is not int or step < 0 for step in (*ids.shape, *ids.strides)):
+    if min(ids.strides, default=0) < 0:
         return False
     place: Expr = Const(0)
     for entry, step in zip(index.index, ids.strides, strict=True):

@@ -415,8 +415,7 @@ static int pack_others(long depth, const O *x, const int *xt, const int *xj, T *
 }
 #endif
 
-void pack(long depth, long n, const O *x, const int *xt, const int *xj, T *restrict p,
-                 long step) {
+void pack(long depth, long n, const O *x, const int *xt, const int *xj, T *restrict p, long step) {
   int start[PANEL + 1] = {0};                           /* of columns that lie together */
   const int row = even(xj, n, PAIR);
   long runs = 1;

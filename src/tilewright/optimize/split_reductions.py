@@ -105,13 +105,12 @@ class SplitReductions:
         return is_reduction(formula) and nominal(count) >= self.size and running(formula) is None
 
     def _has_rows(self, formula: Formula, types: Types, results: int) -> bool:
-        extents, steps, terms = extents_of(formula), _steps(formula, types), 1
-        if not steps:
-            return False
-        row = extents[min(steps, key=lambda name: nominal(steps[name]))]
+        along, terms = _nearest(formula, types), 1
         for loop in reduced(formula):
             terms *= fixed(loop.extent)
-        return nominal(terms) <= self.short and nominal(results) >= self.rows * nominal(row)
+        if along is None or nominal(terms) > self.short:
+            return False
+        return nominal(results) >= self.rows * nominal(extents_of(formula)[along])
 
     def _cut(self, formula: Formula, order: list[Loop]) -> "tuple[Formula, _Total] | None":
         """Return the partial results, and what makes the total of them once they have a name."""
@@ -209,11 +208,13 @@ def _is_splittable(formula: Formula, types: Types) -> bool:
 
 def runs_down_columns(formula: Formula, types: Types) -> bool:
     """Say whether neighbours in memory belong to different results of a reduction."""
+    return _nearest(formula, types) in {loop.name for loop in parallel(formula)}
+
+
+def _nearest(formula: Formula, types: Types) -> str | None:
+    """Return the loop of the smallest steps through the tensor that most of the reading is of."""
     steps = _steps(formula, types)
-    if not steps:
-        return False
-    nearest = min(steps, key=lambda name: nominal(steps[name]))
-    return nearest in {loop.name for loop in parallel(formula)}
+    return min(steps, key=lambda name: nominal(steps[name]), default=None)
 
 
 def _outermost_first(formula: Formula, types: Types) -> list[Loop]:
