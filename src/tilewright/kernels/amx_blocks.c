@@ -44,8 +44,7 @@ static __attribute__((noinline)) void in_squares(const long *down, const long *a
   T laid_a[BAND * DEPTH] __attribute__((aligned(VECTOR)));
   T block[BAND * BROAD] __attribute__((aligned(VECTOR)));
   int ai[BAND], ci[BAND], bj[BROAD], cj[BROAD], at[2 * DEPTH], bt[2 * DEPTH], pairs[DEPTH];
-  long length = 1;
-  for (long k = 0; k < along[0]; k++) length *= along[3 * k + 1];
+  const long length = steps_of(along);
   begin_tiles();
   for (long t = 0; t < length; t += 2 * DEPTH) {
     const long terms = least(length - t, 2 * DEPTH), words = (terms + 1) / 2;

@@ -33,7 +33,8 @@
 #define THREE 3                 /* vectors */
 /* How tiles ask for memory that follows: not at all, in turns, or at once.  Where vectors are shorter
    they lose by it.  Elsewhere lines that come from far, all at once, hold up those of a and b on AMD's
-   processors, and on Intel's the turns take longer than what they hide. */
+   processors, and on Intel's the turns take longer than what they hide; there asking takes longer than
+   FEW_TERMS of a c that is not LARGE. */
 #define NEVER 0
 #define IN_TURNS 1
 #define AT_ONCE 2
@@ -42,6 +43,9 @@
 #else
 #define ASKS (VECTOR == 64 ? AT_ONCE : NEVER)
 #endif
+#define FEW_TERMS 64
+#define LARGE ((16 << 20) / (long)sizeof(T))
+#define NARROW 4                /* tiles of rows at a time, with few terms: they touch fewer pages of c */
 #define TURNS 8                 /* of a tile's loop, at least, between askings for more memory */
 #define IN_A_ROW 256            /* terms at most that are added one after the other: each rounds the sum */
 #define MANY 16                 /* so many vectors of sums, as many as give long runs of b */
@@ -115,8 +119,9 @@ inlined void tile(const int rows, const int kind, const Stack *stack, const T *a
   const int in_turns = ASKS == IN_TURNS;
   long stretch = in_turns ? depth / 2 / rows + 1 : depth / 2, each = 1, asking = in_turns ? rows : 0;
   for (; in_turns && stretch < TURNS; stretch *= 2) each *= 2;
-  if (ASKS == AT_ONCE) unrolled for (int i = 0; i < rows; i++) unrolled for (int j = 0; j < wide; j++)
-    __builtin_prefetch(c + i * here.row + j * here.vector, 1);
+  if (ASKS == AT_ONCE && stack->asks)
+    unrolled for (int i = 0; i < rows; i++) unrolled for (int j = 0; j < wide; j++)
+      __builtin_prefetch(c + i * here.row + j * here.vector, 1);
   for (long rest = depth / 2, some; rest > 0; rest -= some) {
     for (long i = least(each, asking); i > 0; i--, asking--, asked += here.row) {
       unrolled for (int j = 0; j < wide; j++) __builtin_prefetch(asked + j * here.vector, 1);
@@ -279,6 +284,13 @@ static __attribute__((noinline)) void slim_tiles(long rows, long count, const St
 #else
 #define slim_tiles(...) ((void)0)
 #endif
+
+/* How many steps some loops have: `walk` says how they are given. */
+inlined long steps_of(const long *loops) {
+  long steps = 1;
+  for (long k = 0; k < loops[0]; k++) steps *= loops[3 * k + 1];
+  return steps;
+}
 
 /* Where `count` steps through some loops lie in two operands, from step `from` on.  loops: how many
    there are, then the extent of each and its strides in the two, outermost first.  Returns whether
@@ -506,8 +518,7 @@ static void pack_terms(long terms, long n, const O *x, const int *xt, const int 
    other, of all terms. */
 void LAY(const long *across, const long *along, long left, long right, const O *b, T *p) {
   int bj[BETWEEN], bt[DEPTH * PAIR], none[DEPTH * PAIR];
-  long length = 1;
-  for (long k = 0; k < along[0]; k++) length *= along[3 * k + 1];
+  const long length = steps_of(along);
   for (long j = left; j < right; j += BETWEEN) {
     walk(across, j, BETWEEN, bj, none);
     for (long t = 0; t < length; t += DEPTH * PAIR) {
@@ -574,14 +585,15 @@ static __attribute__((noinline)) void in_tiles(const long *down, const long *acr
   const int *const bw = PAIR == 1 ? bt : pairs;         /* where words of b are */
   const long rows = bottom - top, tiles = (rows + ROWS - 1) / ROWS;
   const long height = rows / tiles, taller = rows % tiles;
-  long length = 1;
-  for (long k = 0; k < along[0]; k++) length *= along[3 * k + 1];
+  const long length = steps_of(along);
   const long all = (length + PAIR - 1) / PAIR;
   deep = least(deep, DEPTH);
   /* Rows of a that are copied do not fall on the same sets; a packed tile needs no more than they. */
   const long kept = deep + BETWEEN, heap = ROWS * kept;
-  const long group_tiles = least(least(most_tiles, GROUP), PACKED_A / heap);
-  const int alone = tiles <= group_tiles;
+  const long most = least(least(most_tiles, GROUP), PACKED_A / heap);
+  const int alone = tiles <= most;
+  const int brief = ASKS == AT_ONCE && all <= FEW_TERMS && steps_of(down) * steps_of(across) <= LARGE;
+  const long group_tiles = brief && !alone ? least(most, NARROW) : most;
   /* Nothing is packed of b that lies as tiles read it, however many panels are taken at a time. */
   const int in_place = SLIM && along[0] == 1 && along[3] < SPREAD && across[3 * across[0] - 1] == 1;
   const long together = least(most_panels, alone && !in_place ? PASSING : COLUMNS / PANEL);
@@ -704,7 +716,7 @@ static __attribute__((noinline)) void in_tiles(const long *down, const long *acr
           const Tile there = whole && c ? (Tile){c + ci[i] + cj[j], next_c, next} : own;
           const Stack stack = {depth, packed ? heap : high * row_a, row_a, packed ? high : step_a,
                                y, step, apart, there, taken ? own : there, whole ? factor : 1,
-                               whole && t, &coming};
+                               whole && t, !brief, &coming};
           const long kind = matched && direct[j / PANEL] ? WIDE + 1 : width / LANES;
           if (is_broad) broad_tile(high, &stack, x);
           else if (is_slim) slim_tiles(high, stop - q, &stack, x, from, over);

@@ -200,7 +200,7 @@ void SQUARES_OF(const Extents *e, long first, long last, long part, long end, lo
         for (long ab = 0; ab < 16; ab++) {
           const Tile to = {m + ab * ROWS * SQUARES, SQUARES, LANES};
           const T *b = v + ab * plane + p * panel;
-          const Stack one = {e->inputs, 0, 1, high, b, SQUARES, LANES, to, to, 1, 0, &nothing};
+          const Stack one = {e->inputs, 0, 1, high, b, SQUARES, LANES, to, to, 1, 0, 1, &nothing};
           any_tiles(high, WIDE, 1, &one, a + ab * (e->inputs * high + MARGIN));
         }
         const long many = runs_of(e, s, least(here, s + SQUARES), xs, ys, runs);
