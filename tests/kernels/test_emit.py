@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.kernels.harness import Cases, assert_close, body, random_arrays, run, runnable
+from tests.kernels.scatters import SCATTERS
 from tests.kernels.windows import WINDOWS
 from tests.sweep import few
 
 from tilewright.runtime import NATIVE
 
 X = "f32[6, 10]"
-PLACED = {"g": "f32[5, 24]", "t": "i64[5, 24]"}
 # The result is a difference from a row's sum of 100 terms, about 20 in size: its last place is 32.
 ULPS = {"softmaxgrad": 128}
 CASES = Cases()
@@ -326,43 +326,7 @@ BODIES: dict[str, tuple[Any, ...]] = {
         {"x": "f32[4, 9]", "t": "i64[4, 6]"},
         {"y": "f32[4, 6]: y[i<4, j<6] = x[i, abs(t[i, j]) + 2]"},
     ),
-    "scatter": (
-        {"g": "f32[12, 40]", "t": "i64[12]"},
-        {"y": "f32[9, 40]: y[t[r<12] % 9, d<40] += g[r, d]"},
-    ),
-    "indexadd": (
-        {"g": "f32[12, 40]", "t": "i64[12]", "z": "f32[9, 40]"},
-        {"y": "f32[9, 40]: y[t[r<12] % 9, d<40] += g[r, d] from z"},
-    ),
-    # Elements apart in the last dim, in others, and by a loop that is named twice.
-    "scatterplanes": (
-        {"g": "f32[3, 5, 24]", "t": "i64[3, 5, 24]"},
-        {"y": "f32[3, 5, 9]: y[b<3, c<5, t[b, c, r<24] % 9] += g[b, c, r]"},
-    ),
-    "scatterbetween": (
-        {"g": "f32[3, 5, 24]", "t": "i64[5, 24]"},
-        {"y": "f32[7, 5, 9, 3]: y[t[c, r] % 7, c<5, t[c, r<24] % 9, b<3] += g[b, c, r]"},
-    ),
-    "scattermiddle": (
-        {"g": "f32[3, 5, 24]", "t": "i64[5, 24]", "z": "f32[7, 5, 9]"},
-        {"y": "f32[7, 5, 9]: y[t[c, r] % 7, c<5, t[c, r<24] % 9] += g[b<3, c, r] from z"},
-    ),
-    "scatterpart": (PLACED, {"y": "f32[8, 5, 9]: y[c<5, c, t[c, r<24] % 9] += g[c, r]"}),
-    "scatterends": (PLACED, {"y": "f32[8, 9, 5]: y[c<5, t[c, r<24] % 9, c] += g[c, r]"}),
-    "scattertwice": (PLACED, {"y": "f32[5, 5, 9]: y[c<5, c, t[c, r<24] % 9] += g[c, r]"}),
-    "scatterpartly": (
-        PLACED,
-        {"y": "f32[8, 9]: y[c<5, t[c, r<24] % 9] = g[c, r] where g[c, r] > 0 else 2"},
-    ),
-    "scattermax": (
-        {"g": "f32[12]", "t": "i64[12]"},
-        {"y": "f32[9]: y[t[r<12] % 9] max= g[r] else 3"},
-    ),
-    "scatterset": ({"g": "f32[12]", "t": "i64[12]"}, {"y": "f32[9]: y[t[r<12] % 9] = g[r] else 3"}),
-    "scatterhalf": (
-        {"g": "bf16[64, 8]", "t": "i64[64]"},
-        {"y": "bf16[3, 8]: y[t[r<64] % 3, d<8] += g[r, d]"},
-    ),
+    **SCATTERS,
     # Element types.
     "bf16": (
         {"x": "bf16[6, 50]", "w": "bf16[50]"},

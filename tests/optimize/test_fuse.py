@@ -139,6 +139,32 @@ def test_a_few_rows_are_not_made_of_what_many_threads_can_share() -> None:
     assert "1 rows are too few to share among threads" in str(plan)
 
 
+LANDING = """graph g(%x : f32[300, 64], %s : i64[900], %w : f32[900], %t : i64[900]) {{
+  %r = {{y[e<900, d<64] = {}}}(%x, %s, %w) : f32[900, 64]
+  %z = {{y[i<300, d<64] = 0}}() : f32[300, 64]
+  %y = {{y[t[e<900], d<64] += r[e, d] from z}}(%t, %r, %z) : f32[300, 64]
+  {}
+}}"""
+
+
+def test_what_lands_where_an_index_says_is_computed_there_if_it_costs_little() -> None:
+    row, whole = "x[s[e], d] * w[e]", "return %y"
+    (one,) = Fuse()(parse(LANDING.format(row, whole))).nodes
+    assert one.op == "fused"
+    assert len(one.graphs[0].nodes) == 3
+    dear = Fuse()(parse(LANDING.format(f"exp({row})", whole)))
+    assert [len(node.graphs[0].nodes) for node in dear.nodes] == [1, 2]
+    assert "r is computed again" in str(plan_fusion(parse(LANDING.format(row, whole))))
+
+
+def test_what_lands_over_what_it_is_made_of_is_computed_before() -> None:
+    text = LANDING.format("x[s[e], d] * w[e]", "return %y\n  updates %x = 0").replace(
+        "from z", "from x"
+    )
+    nodes = Fuse()(parse(text.replace("%r, %z", "%r, %x"))).nodes
+    assert [node.output.name for node in nodes] == ["r", "y"]
+
+
 def test_an_addition_to_a_product_is_left_to_the_library_unless_more_follows() -> None:
     text = """graph g(%x : f32[64, 64], %w : f32[64, 64], %b : f32[64]) {{
           %p = {{y[i<64, j<64] += x[i, k<64] * w[k, j]}}(%x, %w) : f32[64, 64]

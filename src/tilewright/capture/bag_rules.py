@@ -18,7 +18,7 @@ _SUM, _MEAN = 0, 1
 
 @reads(
     "embedding", "ne", "where", "mul", "sum", "cast", "clamp", "div",
-    "unsqueeze", "reshape", "full", "index_add", "cumsum", "slice", "sub",
+    "unsqueeze", "reshape", "full", "pad", "index_add", "cumsum", "slice",
 )  # fmt: skip
 def embedding_bag(call: Call) -> Made:
     """embedding_bag(weight, indices, offsets, scale_grad_by_freq, mode, sparse,
@@ -81,15 +81,14 @@ class _Bags:
         return call.emit("slice", made, wish=wish, dim=0, stop=self.bags)
 
     def _placed(self, offsets: int) -> Value:
-        """Return the bag of each index."""
+        """Return the bag of each index: how many offsets are not behind it, but for the first."""
         call, begins = self.call, self.call["offsets"]
-        shape, dtype = (self.length + 1,), begins.type.dtype.name
-        nothing = call.emit("full", wish="unmarked", shape=shape, value=0, dtype=dtype)
-        one = call.emit("full", wish="one", shape=(offsets,), value=1, dtype=dtype)
-        marked = call.emit("index_add", nothing, begins, one, wish="marked", dim=0)
+        first = call.emit("full", wish="first", shape=(1,), value=-1, dtype="i32")
+        unmarked = call.emit("pad", first, wish="unmarked", pad=(0, self.length))
+        one = call.emit("full", wish="one", shape=(offsets,), value=1, dtype="i32")
+        marked = call.emit("index_add", unmarked, begins, one, wish="marked", dim=0)
         begun = call.emit("cumsum", marked, wish="begun", dim=0)
-        behind = call.emit("slice", begun, wish="behind", dim=0, stop=self.length)
-        return call.emit("sub", behind, 1, wish="bags")
+        return call.emit("slice", begun, wish="bags", dim=0, stop=self.length)
 
 
 def _equal(node: fx.Node, length: int, bags: int) -> int:

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 # What the text counts on: sums and products are rounded one by one as in torch, NaN, infinities and
 # signed zeros are kept; loops are vectorised.
-FLAGS = ("-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
+FLAGS = ("-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fopenmp-simd")
 PARTS = 64  # at most: enough for any CPU to share evenly
 PART_WORK = 16384  # operations below which a part is not worth a thread's attention: a microsecond
 _NAME = "KERNEL"

@@ -2,16 +2,18 @@
 
 The idea: terms that land on one element must be met in order, by one thread.  A loop that the
 target names bare (`d`) keeps its elements apart.  Where elements of the last dim are, that loop
-alone is cut into parts and runs innermost: each part fills its slice of the result, then goes
-through all the terms.  Else all such loops run outermost, and each of their iterations fills its
-piece of the result, then goes through the terms that land there: `y[c, t[c, r]] += dy[c, r]`.
+runs innermost, and threads share the rows of the result: each part fills its own, then passes over
+the terms that land in those of others.  Where no index says which, they share the loop: each part
+fills its slice of the result, then goes through all the terms.  Else all such loops run outermost,
+and each of their iterations fills its piece of the result, then goes through the terms that land
+there: `y[c, t[c, r]] += dy[c, r]`.
 
 This recipe does not know operations other than `=` and `+=`, nor sums that need a wider type.
 """
 
 from collections.abc import Sequence
 
-from tilewright.base.expr import Call, Const, Expr, Read, Sym
+from tilewright.base.expr import Call, Const, Expr, Read, Sym, names
 from tilewright.base.sizes import larger, same
 from tilewright.graph.ir import Formula
 from tilewright.kernels.body import (
@@ -23,12 +25,16 @@ from tilewright.kernels.body import (
     static_shape,
     volume,
 )
+from tilewright.kernels.conditions import without_exact
 from tilewright.kernels.conversion import convert, stored
 from tilewright.kernels.expression import Memory, Printer
 from tilewright.kernels.functions import apply
-from tilewright.kernels.text import Scope, Term
+from tilewright.kernels.text import ATOM, Scope, Term
 
 SLICE = 16  # elements of the apart loop that a part has at least: one cache line
+SHARES = (
+    14  # parts of rows, at most: a thread takes up to seven at once, and goes through all terms
+)
 
 
 def scattered(body: Body) -> Formula | str:
@@ -69,12 +75,15 @@ def print_scatter(printer: Printer, formula: Formula, target: Memory, root: Scop
     extents, apart = static_extents(formula), apart_loops(formula)
     printer.extents.update(extents)
     if _runs_innermost(formula, apart):
-        length = extents[apart[0]]
+        inner = apart[0]
+        dim = _shared_dim(formula, inner)
+        length = extents[inner] if dim is None else static_shape(formula.type)[dim]
         root.add(f"const long low = {length} * part / parts, high = {length} * end / parts;")
-        head = f"for (long {apart[0]} = low; {apart[0]} < high; {apart[0]}++)"
-        _print_fill(printer, formula, target, apart, root, head)
-        _print_terms(printer, formula, target, apart, root, head)
-        units: int = larger(1, length // SLICE)
+        first, last = ("low", "high") if dim is None else ("0", str(extents[inner]))
+        head = f"for (long {inner} = {first}; {inner} < {last}; {inner}++)"
+        _print_fill(printer, formula, target, apart, root, head, dim)
+        _print_terms(printer, formula, target, apart, root, head, dim)
+        units: int = larger(1, length // SLICE) if dim is None else SHARES
         return units
     units = volume([extents[name] for name in apart])
     unit = root.inner(*apart)
@@ -95,6 +104,19 @@ def _runs_innermost(formula: Formula, apart: Sequence[str]) -> bool:
     return bool(apart) and formula.index[-1] == Sym(apart[-1])
 
 
+def _shared_dim(formula: Formula, inner: str) -> int | None:
+    """Return the target's dim whose range threads share: that of an index which is read once for
+    all of the innermost loop, where that has rows enough and no size varies."""
+    shape, loops = static_shape(formula.type), {loop.name for loop in formula.loops}
+    if any(type(size) is not int for size in (*shape, *static_extents(formula).values())):
+        return None
+    for dim, entry in enumerate(formula.index):
+        once = has_read(entry) and inner not in names(entry) and names(entry) & loops
+        if once and shape[dim] >= SHARES:
+            return dim
+    return None
+
+
 def _factor(size: int) -> str:
     return str(size) if type(size) is int else f"({size})"
 
@@ -106,8 +128,10 @@ def _print_terms(
     apart: Sequence[str],
     root: Scope,
     innermost: str,
+    dim: int | None = None,
 ) -> None:
-    """Print the loops over all terms; `innermost`: the head of the loop that keeps them apart."""
+    """Print the loops over all terms; `innermost`: the head of the loop that keeps them apart; dim:
+    of which terms that land from `low` to `high` are met."""
     extents = static_extents(formula)
     scope, opened = root, []
     for loop in formula.loops:
@@ -117,9 +141,9 @@ def _print_terms(
             opened.append((scope, inner, head))
             scope = inner
     body = scope.inner(*apart)
-    _print_term(printer, formula, target, body)
+    _print_term(printer, formula, target, body, dim)
     if innermost:
-        scope.add("#pragma GCC ivdep")
+        scope.add("#pragma omp simd")
     scope.attach(body, innermost)
     for outer, inner, head in reversed(opened):
         outer.attach(inner, head)
@@ -132,6 +156,7 @@ def _print_fill(
     apart: Sequence[str],
     root: Scope,
     innermost: str,
+    dim: int | None = None,
 ) -> None:
     shape = static_shape(formula.type)
     places = {name: formula.index.index(Sym(name)) for name in apart}
@@ -150,11 +175,19 @@ def _print_fill(
     place = printer.offset(printer.normal(Read("", tuple(index))), target, inner)
     inner.add(f"{target.pointer}[{place}] = {stored(term, target.dtype, printer.used)};")
     outer.attach(inner, innermost)
-    root.attach(outer, f"for (long n = 0; n < {count}; n++)")
+    if dim is None:
+        root.attach(outer, f"for (long n = 0; n < {count}; n++)")
+        return
+    size, step = shape[dim], steps[others.index(dim)]
+    every = root.inner()
+    every.attach(outer, f"for (long n = (o + low) * {step}; n < (o + high) * {step}; n++)")
+    root.attach(every, f"for (long o = 0; o < {count // step}; o += {size})")
 
 
-def _print_term(printer: Printer, formula: Formula, target: Memory, scope: Scope) -> None:
-    """Print one term's way into its element."""
+def _print_term(
+    printer: Printer, formula: Formula, target: Memory, scope: Scope, dim: int | None
+) -> None:
+    """Print one term's way into its element, unless `dim` says that it lands in rows of others."""
     parts = [formula.value, *formula.index]
     present = [c for part in parts for c in printer.presence(part)]
     if formula.where is not None:
@@ -162,9 +195,13 @@ def _print_term(printer: Printer, formula: Formula, target: Memory, scope: Scope
     shape = static_shape(formula.type)
     present += printer.landing(formula.index, shape)
     present = list(dict.fromkeys(present))
+    landing = printer.index_faults(formula.index, shape)
+    if dim is not None:
+        printer.check(landing, present, scope)
+        _pass_over(printer, formula.index[dim], scope)
     where = () if formula.where is None else (formula.where,)
     faults = [fault for part in (*where, *parts) for fault in printer.faults(part)]
-    printer.check([*faults, *printer.index_faults(formula.index, shape)], present, scope)
+    printer.check([*faults, *(landing if dim is None else ())], present, scope)
     term = convert(printer.repeated(formula.value, scope), target.dtype.compute)
     place = f"{target.pointer}[{printer.offset(Read('', formula.index), target, scope)}]"
     condition = printer.conjunction(present, scope)
@@ -174,3 +211,10 @@ def _print_term(printer: Printer, formula: Formula, target: Memory, scope: Scope
     text = stored(term, target.dtype, printer.used)
     guard = f"if ({condition.text}) " if present else ""
     scope.add(f"{guard}{place} = {text};")
+
+
+def _pass_over(printer: Printer, entry: Expr, scope: Scope) -> None:
+    """Print that terms are for others which do not land from `low` to `high`."""
+    home = scope.home(names(entry))
+    place = printer.value(without_exact(entry), home).at(ATOM)
+    home.add(f"if ((unsigned long)((long){place} - low) >= (unsigned long)(high - low)) continue;")

@@ -12,14 +12,17 @@ This module does not know how regions came about.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tilewright.base.expr import reads
+from tilewright.base.expr import Expr, reads
 from tilewright.base.sizes import nominal
 from tilewright.graph.compose import rename_operands
 from tilewright.graph.ir import Formula
 from tilewright.graph.total import extents_of, flops
 from tilewright.graph.views import bytes_of, size_of
-from tilewright.optimize.merge import Merger
+from tilewright.optimize.merge import Group, Merger
 from tilewright.optimize.plan import bytes_read, show_bytes
+
+LANDING_FLOPS = 4
+"""Operations of a value that is computed where an index says that it lands, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,18 +142,27 @@ class Recomputing:
         """Return the bytes that a region moves less (or the like of operations)."""
         group, reader = self.merger.group[at], self.readers[at]
         never = -float("inf")
+        if group.kind == "alone" and not self._may_land(made, group):
+            return never
         users = [f for f in reader.formulas.values() if name in f.operands]
-        points = sum(self._points(formula) for formula in users)
-        times = sum(self._points(formula) * _places(formula, name) for formula in users)
-        if group.kind == "alone" or points > 2 * nominal(size_of(self.types[name])) * len(users):
+        points = sum(self._points(formula, name) for formula in users)
+        times = sum(self._points(f, name) * _places(f, name) for f in users)
+        if points > 2 * nominal(size_of(self.types[name])) * len(users):
             return never
         before = bytes_read(reader.formulas.values(), self.types)
         there = set(before) | set(reader.formulas)
+        touched = bytes_read((self.merger.formulas[part] for part in made.cone), self.types)
         fresh = [leaf for leaf in made.leaves if leaf not in there]
         if len(there) + len(fresh) > self.merger.limits.tensors + len(reader.formulas):
             return never
-        read = sum(bytes_of(self.types[leaf]) for leaf in fresh)
+        read = sum(touched[leaf] for leaf in fresh)
         return before[name] - read - made.flops * times / self.balance
+
+    def _may_land(self, made: Again, group: Group) -> bool:
+        """Say whether a value may be computed where its terms land: few threads may share that, and
+        it may be what they land on that it is made of, which is written over then."""
+        over = {self.merger.updated.get(result) for result in group.formulas}
+        return made.flops <= LANDING_FLOPS and over.isdisjoint(made.leaves)
 
     def _freed(self, name: str, made: Again) -> float:
         """Return the bytes (and the like of operations) that a region made for a value alone moves.
@@ -163,7 +175,10 @@ class Recomputing:
         read = sum(bytes_read(self.readers[home].formulas.values(), self.types).values())
         return read + made.flops * nominal(size_of(self.types[name])) / self.balance
 
-    def _points(self, formula: Formula) -> int:
+    def _points(self, formula: Formula, name: str) -> int:
+        """Return how often a formula computes a value that it reads."""
+        if name not in {read.tensor for part in _terms(formula) for read in reads(part)}:
+            return nominal(size_of(formula.type))  # what terms land on is filled once
         result = 1
         for extent in extents_of(formula).values():
             result *= extent
@@ -198,8 +213,7 @@ class Recomputing:
 
 def _places(formula: Formula, name: str) -> int:
     """Return at how many places a formula reads a value for one element."""
-    parts = (formula.value, formula.where, formula.at)
-    found = {read for part in parts if part is not None for read in reads(part)}
+    found = {read for part in _terms(formula) for read in reads(part)}
     return max(1, len({read.index for read in found if read.tensor == name}))
 
 
@@ -228,3 +242,9 @@ def _ordered(formulas: dict[str, Formula]) -> list[str]:
     for name in formulas:
         visit(name)
     return list(done)
+
+
+def _terms(formula: Formula) -> list[Expr]:
+    """Return what is read for each term."""
+    parts = (formula.value, formula.where, formula.at, *formula.index)
+    return [part for part in parts if part is not None]
