@@ -382,3 +382,30 @@ def test_innermost_loops_are_vectorised(name: str, tmp_path: Path) -> None:
     assert wanted
     tails = {at for at in wanted if re.search(r"l\d+ < ([1-9]|1[0-5]);", lines[at - 1])}
     assert set(wanted) - tails <= vectorised, lines[min(set(wanted) - tails - vectorised) - 1]
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "y[t[e<50], d<16] += g[e, d]",
+        "y[t[e<50], d<16] += g[e, d + 1]",
+        "y[t[e<50], d<16] += g[e, d] where d > 3",
+        "y[t[e<50], d<16] = g[e, d] where g[e, d] > 0 else 2",
+    ],
+)
+@pytest.mark.parametrize("wrong", [None, -1, 20, 2**62])
+def test_a_term_that_lands_in_no_row_is_an_error_whoever_has_the_rows(
+    step: str, wrong: int | None, tmp_path: Path
+) -> None:
+    graph = body({"t": "i64[50]", "g": "f32[50, 16]"}, {"y": f"f32[20, 16]: {step}"})
+    kernel = emit(graph)
+    assert "continue" in kernel.text
+    library = compile_all([kernel], tmp_path)
+    arrays = random_arrays(graph, seed=3)
+    arrays[0] = np.arange(50) * 7 % 20
+    if wrong is not None:
+        arrays[0][30] = wrong
+        arrays[1][30, 8] = 1.0
+    for parts in (1, 2, 14):
+        code, _ = run(library, kernel, graph, arrays, parts=parts)
+        assert code == (wrong is not None)

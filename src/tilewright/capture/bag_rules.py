@@ -81,7 +81,7 @@ class _Bags:
         return call.emit("slice", made, wish=wish, dim=0, stop=self.bags)
 
     def _placed(self, offsets: int) -> Value:
-        """Return the bag of each index: how many offsets are not behind it, but for the first."""
+        """Return the bag of each index: how many offsets are not behind it, counted from -1."""
         call, begins = self.call, self.call["offsets"]
         first = call.emit("full", wish="first", shape=(1,), value=-1, dtype="i32")
         unmarked = call.emit("pad", first, wish="unmarked", pad=(0, self.length))

@@ -33,8 +33,8 @@
 #define THREE 3                 /* vectors */
 /* How tiles ask for memory that follows: not at all, in turns, or at once.  Where vectors are shorter
    they lose by it.  Elsewhere lines that come from far, all at once, hold up those of a and b on AMD's
-   processors, and on Intel's the turns take longer than what they hide; there asking takes longer than
-   FEW_TERMS of a c that is not LARGE. */
+   processors, and on Intel's the turns take longer than what they hide; so does asking there with
+   FEW_TERMS at most, unless c is LARGE. */
 #define NEVER 0
 #define IN_TURNS 1
 #define AT_ONCE 2
@@ -45,7 +45,7 @@
 #endif
 #define FEW_TERMS 64
 #define LARGE ((16 << 20) / (long)sizeof(T))
-#define NARROW 4                /* tiles of rows at a time, with few terms: they touch fewer pages of c */
+#define NARROW 4                /* tiles of rows that are taken at a time then: they touch few pages of c */
 #define TURNS 8                 /* of a tile's loop, at least, between askings for more memory */
 #define IN_A_ROW 256            /* terms at most that are added one after the other: each rounds the sum */
 #define MANY 16                 /* so many vectors of sums, as many as give long runs of b */

@@ -213,11 +213,11 @@ class Printer:
         total: Expr = Const(0)
         for entry, extent, stride in zip(read.index, memory.shape, memory.strides, strict=True):
             if has_read(entry):
-                entry = self._clamped(entry, extent, scope)
+                entry = self.clamped(entry, extent, scope)
             total = Call("add", (total, Call("mul", (without_exact(entry), Const(stride)))))
         return self.simplify(total)
 
-    def _clamped(self, entry: Expr, extent: int, scope: Scope) -> Expr:
+    def clamped(self, entry: Expr, extent: int, scope: Scope) -> Expr:
         """Define an index that is read as a name whose value lies inside the tensor."""
         inside, loaded = algebra.within(entry, extent, self.extents), self.is_loaded(entry)
         if inside and loaded:

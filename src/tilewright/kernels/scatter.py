@@ -25,16 +25,15 @@ from tilewright.kernels.body import (
     static_shape,
     volume,
 )
-from tilewright.kernels.conditions import without_exact
 from tilewright.kernels.conversion import convert, stored
 from tilewright.kernels.expression import Memory, Printer
 from tilewright.kernels.functions import apply
 from tilewright.kernels.text import ATOM, Scope, Term
 
 SLICE = 16  # elements of the apart loop that a part has at least: one cache line
-SHARES = (
-    14  # parts of rows, at most: a thread takes up to seven at once, and goes through all terms
-)
+SHARES = 14
+"""Parts that rows are cut into, where there are as many: each reads the indices of all terms, and a
+thread takes up to seven parts in one call."""
 
 
 def scattered(body: Body) -> Formula | str:
@@ -180,7 +179,8 @@ def _print_fill(
         return
     size, step = shape[dim], steps[others.index(dim)]
     every = root.inner()
-    every.attach(outer, f"for (long n = (o + low) * {step}; n < (o + high) * {step}; n++)")
+    by = "" if same(step, 1) else f" * {step}"
+    every.attach(outer, f"for (long n = (o + low){by}; n < (o + high){by}; n++)")
     root.attach(every, f"for (long o = 0; o < {count // step}; o += {size})")
 
 
@@ -195,13 +195,11 @@ def _print_term(
     shape = static_shape(formula.type)
     present += printer.landing(formula.index, shape)
     present = list(dict.fromkeys(present))
-    landing = printer.index_faults(formula.index, shape)
     if dim is not None:
-        printer.check(landing, present, scope)
-        _pass_over(printer, formula.index[dim], scope)
+        _pass_over(printer, formula.index[dim], shape[dim], scope)
     where = () if formula.where is None else (formula.where,)
     faults = [fault for part in (*where, *parts) for fault in printer.faults(part)]
-    printer.check([*faults, *(landing if dim is None else ())], present, scope)
+    printer.check([*faults, *printer.index_faults(formula.index, shape)], present, scope)
     term = convert(printer.repeated(formula.value, scope), target.dtype.compute)
     place = f"{target.pointer}[{printer.offset(Read('', formula.index), target, scope)}]"
     condition = printer.conjunction(present, scope)
@@ -213,8 +211,9 @@ def _print_term(
     scope.add(f"{guard}{place} = {text};")
 
 
-def _pass_over(printer: Printer, entry: Expr, scope: Scope) -> None:
-    """Print that terms are for others which do not land from `low` to `high`."""
+def _pass_over(printer: Printer, entry: Expr, extent: int, scope: Scope) -> None:
+    """Print that terms are for others which do not land from `low` to `high`; one that lands
+    nowhere is for who has the first row, and noted there."""
     home = scope.home(names(entry))
-    place = printer.value(without_exact(entry), home).at(ATOM)
-    home.add(f"if ((unsigned long)((long){place} - low) >= (unsigned long)(high - low)) continue;")
+    place = printer.value(printer.clamped(entry, extent, home), home).at(ATOM)
+    home.add(f"if ((unsigned long)({place} - low) >= (unsigned long)(high - low)) continue;")

@@ -159,8 +159,8 @@ class Recomputing:
         return before[name] - read - made.flops * times / self.balance
 
     def _may_land(self, made: Again, group: Group) -> bool:
-        """Say whether a value may be computed where its terms land: few threads may share that, and
-        it may be what they land on that it is made of, which is written over then."""
+        """Say whether a value may be computed where its terms land: threads may not share that, so
+        it has to cost little; and what they are written over must not be what it is made of."""
         over = {self.merger.updated.get(result) for result in group.formulas}
         return made.flops <= LANDING_FLOPS and over.isdisjoint(made.leaves)
 
