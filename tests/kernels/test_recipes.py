@@ -409,3 +409,39 @@ def test_a_term_that_lands_in_no_row_is_an_error_whoever_has_the_rows(
     for parts in (1, 2, 14):
         code, _ = run(library, kernel, graph, arrays, parts=parts)
         assert code == (wrong is not None)
+
+
+@pytest.mark.parametrize(
+    ("made", "step"),
+    [
+        ("f32[20]: y[i<20] = x[t[i], 0]", "f32[20]: y[i<20] += g[k<50, 0] from z"),
+        (
+            "f32[20, 16]: y[i<20, d<16] = x[t[i], d]",
+            "f32[20, 16]: y[u[e<50], d<16] += g[e, d] from z",
+        ),
+        (
+            "f32[20, 16]: y[i<20, d<16] = x[t[i], d]",
+            "f32[20, 16]: y[u[e], d<16] max= g[e<50, d] from z",
+        ),
+        (
+            "f32[16, 20]: y[d<16, i<20] = x[t[i], d]",
+            "f32[16, 20]: y[d<16, u[e<50]] += g[e, d] from z",
+        ),
+    ],
+    ids=["rows", "scatter", "extremes", "planes"],
+)
+@pytest.mark.parametrize("wrong", [None, -1, 20])
+def test_an_index_that_chooses_what_terms_are_added_to_is_asked_for(
+    made: str, step: str, wrong: int | None, tmp_path: Path
+) -> None:
+    inputs = {"x": "f32[20, 16]", "t": "i64[20]", "g": "f32[50, 16]", "u": "i64[50]"}
+    graph = body(inputs, {"z": made, "y": step}, ("y",))
+    kernel = emit(graph)
+    library = compile_all([kernel], tmp_path)
+    arrays = random_arrays(graph, seed=3)
+    arrays[1], arrays[3] = np.arange(20) * 3 % 20, np.arange(50) * 7 % 20
+    if wrong is not None:
+        arrays[1][7] = wrong
+    for parts in (1, 2, 7):
+        code, _ = run(library, kernel, graph, arrays, parts=parts)
+        assert code == (wrong is not None)

@@ -155,6 +155,8 @@ def test_what_lands_where_an_index_says_is_computed_there_if_it_costs_little() -
     dear = Fuse()(parse(LANDING.format(f"exp({row})", whole)))
     assert [len(node.graphs[0].nodes) for node in dear.nodes] == [1, 2]
     assert "r is computed again" in str(plan_fusion(parse(LANDING.format(row, whole))))
+    largest = parse(LANDING.format(row, whole).replace("+= r[e, d]", "max= r[e, d]"))
+    assert [len(node.graphs[0].nodes) for node in Fuse()(largest).nodes] == [1, 1, 1]
 
 
 def test_what_lands_over_what_it_is_made_of_is_computed_before() -> None:

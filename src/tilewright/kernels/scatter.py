@@ -170,6 +170,7 @@ def _print_fill(
         index[k] = Call("mod", (digit, Const(shape[k])))
     fill = formula.fill
     value = Read(fill.tensor, tuple(index)) if isinstance(fill, Read) else fill
+    printer.check(printer.faults(value), (), inner)
     term = printer.value(value, inner)
     place = printer.offset(printer.normal(Read("", tuple(index))), target, inner)
     inner.add(f"{target.pointer}[{place}] = {stored(term, target.dtype, printer.used)};")

@@ -189,6 +189,7 @@ def result_of(printer: Printer, held: Held, read: Read, slot: str, scope: Scope)
     fill = formula.fill
     if isinstance(fill, Read):
         fill = Read(fill.tensor, read.index)
+        printer.check(printer.faults(fill), (), scope)
     term = convert(term, type_.compute)
     if isinstance(fill, Read) and not held.at:
         before = convert(printer.value(fill, scope), type_.compute)

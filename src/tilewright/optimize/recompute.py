@@ -159,10 +159,12 @@ class Recomputing:
         return before[name] - read - made.flops * times / self.balance
 
     def _may_land(self, made: Again, group: Group) -> bool:
-        """Say whether a value may be computed where its terms land: threads may not share that, so
-        it has to cost little; and what they are written over must not be what it is made of."""
+        """Say whether a value may be computed where its terms land: they replace or add, what it
+        costs is little, which threads may not share, and what they are written over is not what it
+        is made of."""
         over = {self.merger.updated.get(result) for result in group.formulas}
-        return made.flops <= LANDING_FLOPS and over.isdisjoint(made.leaves)
+        lands = all(self.merger.formulas[result].op in ("=", "+=") for result in group.formulas)
+        return lands and made.flops <= LANDING_FLOPS and over.isdisjoint(made.leaves)
 
     def _freed(self, name: str, made: Again) -> float:
         """Return the bytes (and the like of operations) that a region made for a value alone moves.
