@@ -9,6 +9,7 @@ from tilewright.base.expr import Call, Const, Expr, Read, Sym
 from tilewright.graph.ir import Graph
 from tilewright.kernels.body import canonical
 from tilewright.kernels.emit import solved_body
+from tilewright.kernels.far import LEAD, LINE, PAGE
 from tilewright.kernels.loops import Fetch, Item, Let, Loop, LoopNest, canonical_nest, walk
 from tilewright.kernels.loops_check import verify
 from tilewright.kernels.loops_text import parse, show
@@ -76,7 +77,8 @@ def test_each_line_of_the_next_row_and_of_the_results_is_asked_for_once(
 ) -> None:
     nest = scheduled(softmax("5", "i<5", 128, dtype))
     found = list(asked(nest.items, {}))
-    read = [("a0", (row + 1, at)) for row in range(5) for at in range(0, 128, line)]
+    ahead = -(-LEAD // (128 * (LINE // line + 4)))  # rows that are read and written in a lead
+    read = [("a0", (row + ahead, at)) for row in range(5) for at in range(0, 128, line)]
     written = [("v3", (row, at)) for row in range(5) for at in range(0, 128, 16)]
     assert sorted(found) == sorted([*read, *written])
     assert parse(show(nest)) == nest
@@ -97,7 +99,10 @@ def test_the_phase_after_the_only_sums_asks_for_the_next_row(
     )
     nest = scheduled(graph)
     starts = range(0, width // 32 * 32, line)
-    read = [(tensor, (row + 1, at)) for tensor in ("a0", "a1") for row in range(5) for at in starts]
+    ahead = -(-LEAD // (3 * width * LINE // line))
+    read = [
+        (tensor, (row + ahead, at)) for tensor in ("a0", "a1") for row in range(5) for at in starts
+    ]
     written = [("v1", (row, at)) for row in range(5) for at in starts]
     assert sorted(asked(nest.items, {})) == sorted([*read, *written])
     assert parse(show(nest)) == nest
@@ -109,11 +114,48 @@ def test_rows_of_several_loops_go_on_in_the_innermost() -> None:
     found = {
         (i * 3 + k) * 64 + at for tensor, (i, k, at) in asked(nest.items, {}) if tensor == "a0"
     }
-    assert found == set(range(64, 13 * 64, 16))
+    ahead = LEAD // (2 * 4 * 64) * 64
+    assert found == {at + ahead for at in range(0, 12 * 64, 16)}
+
+
+@pytest.mark.parametrize(("width", "ahead"), [(128, 16), (1024, 2), (3000, 1)])
+def test_what_takes_long_asks_for_rows_that_follow(width: int, ahead: int) -> None:
+    graph = body({"x": f"f32[5, {width}]"}, {"t": f"f32[5]: y[i<5] += exp(x[i, j<{width}])"})
+    nest = scheduled(graph)
+    starts = range(0, width // 32 * 32, 16)
+    expected = [("a0", (row + ahead, at)) for row in range(5) for at in starts]
+    assert list(asked(nest.items, {})) == expected
+
+
+@pytest.mark.parametrize("width", [6000, 500_000])
+def test_what_takes_long_asks_a_page_ahead_along_long_rows(width: int) -> None:
+    graph = body({"x": f"f32[2, {width}]"}, {"t": f"f32[2]: y[i<2] += exp(x[i, j<{width}])"})
+    nest = scheduled(graph)
+    starts = range(0, width // 32 * 32, 16)
+    expected = [("a0", (row, at + PAGE // 4)) for row in range(2) for at in starts]
+    assert list(asked(nest.items, {})) == expected
+
+
+def test_a_phase_on_long_rows_asks_along_its_own_and_for_the_next() -> None:
+    nest = scheduled(softmax("2", "i<2", 8192))
+    read = [at for tensor, at in asked(nest.items, {}) if tensor == "a0"]
+    starts = range(0, 8192, 16)
+    along = [(row, at + PAGE // 4) for row in range(2) for at in starts]
+    following = [(row + 1, at) for row in range(2) for at in starts]
+    assert sorted(read) == sorted([*along, *following])
 
 
 NOTHING = {
-    "rows that are too long": (softmax("2", "i<2", 32768), {}),
+    "rows that are too long": (
+        body(
+            {"x": "f32[2, 100000]"},
+            {
+                "t": "f32[2]: y[i<2] += x[i, j<100000]",
+                "y": "f32[2, 100000]: y[i<2, j<100000] = x[i, j] / t[i]",
+            },
+        ),
+        {},
+    ),
     "columns that lie apart": (softmax("5", "i<5", 128), {"x": (1, 5)}),
     "rows that are too short": (
         body(
@@ -122,7 +164,10 @@ NOTHING = {
         ),
         {},
     ),
-    "one phase": (body({"x": "f32[6, 128]"}, {"y": "f32[6]: y[i<6] += x[i, j<128]"}), {}),
+    "one phase that is short": (
+        body({"x": "f32[6, 128]"}, {"y": "f32[6]: y[i<6] += x[i, j<128]"}),
+        {},
+    ),
     "rows that are read again": (
         body(
             {"x": "f32[128]", "z": "f32[6]"},

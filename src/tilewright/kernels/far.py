@@ -2,9 +2,9 @@
 
 The idea: a processor looks ahead along what it reads, and a phase that computes from what is near
 reads nothing new: memory would have nothing to do.  So that phase asks for each line that the first
-one will read of the next row, and a phase before the last for each line of this row that will be
-written.  Lanes in blocks ask for one that is to come: a processor looks ahead less far where what
-it loads hangs on a condition.
+one will read of a row that follows, and a phase before the last for each line of this row that will
+be written.  What takes long asks for itself, a page ahead: a processor that waits for results looks
+less far, and so it does where what it loads hangs on a condition.
 
 This module does not know how the phases are made.
 """
@@ -13,36 +13,60 @@ from collections.abc import Iterator, Sequence
 
 from tilewright.base import algebra
 from tilewright.base.expr import Call, Const, Expr, Read, Sym, names, substitute, walk
+from tilewright.base.sizes import nominal
 from tilewright.kernels.body import has_read, static_shape, volume
 from tilewright.kernels.keep import element_of
 from tilewright.kernels.regions import Region
 from tilewright.kernels.statement import State, Statement
 
 LINE = 64  # bytes that memory is moved by
-ROW_BYTES = 64 << 10  # of a row at most: two of each tensor are near at a time
+LEAD = 8 << 10  # bytes: the rows that are asked for begin as far away, at least
+PAGE = 4 << 10  # bytes that a row is asked for ahead of where it is read, where it is long
+ROW_BYTES = 256 << 10  # of a row at most: two of each tensor are near at a time
+GATHERED_BYTES = 64 << 10  # of a row that an index names, at most
+NEAR_BYTES = 16 << 10  # of rows that are nearest still when they are read again
 
 
 def next_row(
     state: State, region: Region, first: Sequence[Statement], block: Sym, by: int
 ) -> list[Read]:
-    """Return one element of each line that the first phase reads of the next row.
+    """Return one element of each line that the first phase reads of the next row; of one after it,
+    where `LEAD` bytes are not read and written until then.
 
     block: the first of `by` columns, the innermost ones.
     """
-    reads = [read for one in first for read in state.reads(one)]
-    inputs = [read for read in dict.fromkeys(reads) if state.body.formula(read.tensor) is None]
-    after = Call("add", (Sym(region.rows[-1]), Const(1)))
-    return [line for one in inputs for line in _lines(state, region, one, after, block, by)]
+    inputs = _moving(state, region, first, ROW_BYTES)
+    length = _row_bytes(state, region, [*inputs, *_written(state, region, region.statements)])
+    after = Call("add", (Sym(region.rows[-1]), Const(-(-LEAD // length) if length else 1)))
+    return [line for one in inputs for line in _lines(state, one, region, after, block, by)]
+
+
+def along_row(
+    state: State, region: Region, phase: Sequence[Statement], block: Sym, by: int
+) -> list[Read]:
+    """Return one element of each line that a phase reads of its row a page later, as `next_row`
+    does; none where a row is so short that what is read again is nearest still."""
+    inputs = _moving(state, region, phase)
+    if _row_bytes(state, region, inputs) <= NEAR_BYTES:
+        return []
+    found: list[Read] = []
+    for one in inputs:
+        later = Call("add", (block, Const(PAGE // state.body.type(one.tensor).dtype.bytes)))
+        found += _lines(state, one, region, Sym(region.rows[-1]), later, by)
+    return found
 
 
 def results(
     state: State, region: Region, later: Sequence[Statement], block: Sym, by: int
 ) -> list[Read]:
     """Return one element of each line of this row that later phases write, as `next_row` does."""
-    made = (one for one in later if not one.is_reduction and one.name in state.body.outputs)
-    found = [element_of(state, one) for one in made]
     this = Sym(region.rows[-1])
-    return [line for one in found for line in _lines(state, region, one, this, block, by)]
+    return [
+        line
+        for one in _written(state, region, later)
+        if _runs_along(state, region, one, ROW_BYTES)
+        for line in _lines(state, one, region, this, block, by)
+    ]
 
 
 def next_gathered(state: State, region: Region, block: Sym, by: int) -> list[Read]:
@@ -108,31 +132,52 @@ def _names_a_row(state: State, read: Read, row: str, inner: str) -> bool:
         read.default is None
         and any(row in names(one) for one in named)
         and dict(_steps(state, read)).get(Sym(inner)) == 1
-        and length <= ROW_BYTES // width
+        and length <= GATHERED_BYTES // width
     )
 
 
+def _moving(
+    state: State, region: Region, phase: Sequence[Statement], most: int | None = None
+) -> list[Read]:
+    """Return what a phase reads of inputs along its rows, of `most` bytes each at most."""
+    reads = [read for one in phase for read in state.reads(one)]
+    inputs = [read for read in dict.fromkeys(reads) if state.body.formula(read.tensor) is None]
+    return [read for read in inputs if _runs_along(state, region, read, most)]
+
+
+def _written(state: State, region: Region, phase: Sequence[Statement]) -> list[Read]:
+    """Return the elements of whole rows that a phase writes to outputs."""
+    columns = set(region.columns)
+    made = [one for one in phase if not one.is_reduction and one.name in state.body.outputs]
+    return [element_of(state, one) for one in made if columns & set(one.parallel())]
+
+
+def _row_bytes(state: State, region: Region, inputs: Sequence[Read]) -> int:
+    length = nominal(volume([state.extents[name] for name in region.columns]))
+    return length * sum(state.body.type(read.tensor).dtype.bytes for read in inputs)
+
+
 def _lines(
-    state: State, region: Region, read: Read, row: Expr, block: Sym, by: int
+    state: State, read: Read, region: Region, row: Expr, block: Expr, by: int
 ) -> Iterator[Read]:
     here, inner = region.rows[-1], region.columns[-1]
-    width = state.body.type(read.tensor).dtype.bytes
-    if not _runs_along(state, read, here, inner, ROW_BYTES // width):
-        return
-    for column in range(0, by, LINE // width):
+    for column in range(0, by, LINE // state.body.type(read.tensor).dtype.bytes):
         place = {here: row, inner: Call("add", (block, Const(column)))}
         index = (state.simplify(substitute(entry, place)) for entry in read.index)
         yield Read(read.tensor, tuple(index))
 
 
-def _runs_along(state: State, read: Read, row: str, inner: str, most: int) -> bool:
-    """Say whether the columns of a row, `most` at most, lie side by side in memory, and those of
-    the next one elsewhere."""
+def _runs_along(state: State, region: Region, read: Read, most: int | None) -> bool:
+    """Say whether the columns of a row, `most` bytes at most, lie side by side in memory, and those
+    of the next one elsewhere."""
     if any(map(has_read, read.index)):
         return False
     steps = dict(_steps(state, read))
-    length, apart = state.extents[inner], steps.get(Sym(row))
-    return steps.get(Sym(inner)) == 1 and type(length) is int and length <= most and bool(apart)
+    inner = region.columns[-1]
+    length, apart = state.extents[inner], steps.get(Sym(region.rows[-1]))
+    if steps.get(Sym(inner)) != 1 or type(length) is not int or not apart:
+        return False
+    return most is None or length * state.body.type(read.tensor).dtype.bytes <= most
 
 
 def _steps(state: State, read: Read) -> Iterator[tuple[Expr, int]]:

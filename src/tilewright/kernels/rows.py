@@ -5,8 +5,9 @@ all that can be computed; reductions end it, and what they give is a variable of
 A full value that a later phase needs again is kept in a row buffer (or read back from the output it
 was stored to) where it is dear, else computed again.
 
-- Along a row (`schedule_rows`), a reduction has LANES accumulators, one for each element of a block
-  of columns, combined pairwise at the end: the order is fixed and the compiler needs no licence.
+- Along a row (`schedule_rows`), a reduction has LANES accumulators (or EXTREMES), one for each
+  element of a block of columns, combined pairwise at the end: the order is fixed and the compiler
+  needs no licence.
 - Across rows (`schedule_columns`), where a row loop is the one contiguous in memory (`db[d] +=
   dy[r, d]`), a tile of rows runs innermost and each has its accumulator; the columns run outside.
 
@@ -22,7 +23,7 @@ from tilewright.base import algebra
 from tilewright.base.expr import Call, Const, Expr, Read, Sym, substitute
 from tilewright.base.sizes import greatest_of, nominal
 from tilewright.kernels.body import volume
-from tilewright.kernels.far import next_row, results
+from tilewright.kernels.far import along_row, next_row, results
 from tilewright.kernels.keep import KEEP_BYTES, element_of, wanted_later
 from tilewright.kernels.lanes import has_steps
 from tilewright.kernels.loops import (
@@ -47,6 +48,7 @@ from tilewright.kernels.statement import Statement
 from tilewright.kernels.sums import sum_type
 
 LANES = 32  # accumulators of a reduction along a row
+EXTREMES = 64  # of one of extremes: a term waits longer for those before, and the order is free
 TILES = (1024, 512, 256, 128, 64)  # accumulators of a unit across rows
 ENOUGH = 16  # units for all threads
 AT_ONCE = 4  # terms that a row's accumulator takes between being loaded and stored
@@ -114,6 +116,8 @@ def _side_by_side(
     if not any(statement.formula.op in BEST for statement in sums):
         usual = _usual(nest, inner, of, extents)
         lanes = LANES if usual >= 2 * LANES else 16 if usual >= 16 else 1
+        extremes = all(statement.formula.op in ("max=", "min=") for statement in sums)
+        lanes = EXTREMES if extremes and usual >= 8 * EXTREMES else lanes
     count = volume([extents[name] for name in columns]) // lanes
     lane: Expr = slot
     if lanes > 1:
@@ -189,16 +193,21 @@ def _asks(nest: LoopNest, region: Region, groups: list[list[Statement]]) -> bool
 
 
 def _with_fetched(nest: LoopNest, region: Region) -> LoopNest:
-    """Ask for what is far in the last phase that goes by blocks, if it is not the first; for what
-    that phase writes itself, in the first."""
+    """Ask for what is far in the last phase that goes by blocks, if it is not the first or takes
+    long; for what that phase writes itself, in the first."""
     groups, state = phases(region), region.state(nest.body)
     whole = (k for k, group in enumerate(groups) if columns_of(region, group[0]) == region.columns)
     blocks = {at: loops[0] for at in whole if (loops := named(nest, f"b{at}"))}
-    at = max(blocks, default=0)
-    if not at or not region.rows:
+    if not region.rows or not blocks:
         return nest
+    at = max(blocks)
     here, later = blocks[at], [one for group in groups[at + 1 :] for one in group]
-    lines = next_row(state, region, groups[0], Sym(here.name), here.step)
+    dear = has_steps(nest.body)
+    lines = along_row(state, region, groups[at], Sym(here.name), here.step) if dear else []
+    if at or (dear and not lines):
+        lines += next_row(state, region, groups[0], Sym(here.name), here.step)
+    if not at:
+        return fetch(nest, here.name, lines)
     lines += results(state, region, later, Sym(here.name), here.step)
     nest = fetch(nest, here.name, lines)
     if 0 not in blocks:

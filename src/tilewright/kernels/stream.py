@@ -23,7 +23,7 @@ from tilewright.kernels.loops_check import streamed_from
 from tilewright.kernels.statement import State
 
 BLOCK_BYTES = 256  # written at once: more, and the processor stops to read ahead meanwhile
-AHEAD = 4  # blocks: as many lines as a core waits for at a time
+AHEAD = 16  # blocks: what they read lies a page away, so that the place of the next one is known
 PAGE = 4096  # bytes whose place is looked up at once, at least
 LEAST_BYTES = 128  # of lanes: in fewer there may be no whole line
 
