@@ -95,7 +95,7 @@ BODIES: dict[str, tuple[int, dict[str, str], dict[str, str], tuple[str, ...]]] =
     "beside what has no steps": (
         0,
         {"x": "f32[3, 150]"},
-        {"y": "f32[3, 150]: y[i<3, j<150] = tanh(x[i, j]) * log(x[i, j])"},
+        {"y": "f32[3, 150]: y[i<3, j<150] = tanh(x[i, j]) * sinh(x[i, j])"},
         (),
     ),
     "exponentials": (
@@ -194,6 +194,33 @@ BODIES: dict[str, tuple[int, dict[str, str], dict[str, str], tuple[str, ...]]] =
         1,
         {"x": "f32[150]"},
         {"y": "f32[150]: y[j<150] = x[j] if tanh(x[j]) > 0.5 else -1"},
+        (),
+    ),
+    "a choice by values": (
+        2,
+        {"x": "f32[3, 150]", "m": "bool[3, 150]"},
+        {
+            "y": "f32[3, 150]: y[i<3, j<150] = (x[i, j] if x[i, j] > 1 else log1p(exp(x[i, j]))) "
+            "* (0 if m[i, j] else exp(x[i, j]))"
+        },
+        (),
+    ),
+    "a choice of what is looked up": (
+        0,
+        {"x": "f32[3, 150]", "t": "i64[150]", "z": "f32[9]"},
+        {"y": "f32[3, 150]: y[i<3, j<150] = x[i, j] if t[j] < 0 else exp(z[t[j]])"},
+        (),
+    ),
+    "a choice of what can be divided": (
+        0,
+        {"x": "f32[150]", "t": "i64[150]"},
+        {"y": "f32[150]: y[j<150] = x[j] if t[j] == 0 else exp(x[j] * (7 // t[j]))"},
+        (),
+    ),
+    "logarithms": (
+        2,
+        {"x": "f32[3, 150]"},
+        {"y": "f32[3, 150]: y[i<3, j<150] = log(abs(x[i, j])) * log1p(x[i, j])"},
         (),
     ),
     "a choice of all lanes": (

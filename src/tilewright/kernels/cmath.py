@@ -12,11 +12,11 @@ measures them again), in units of the last place of the float32 result:
 exp         0.9     log         0.9     sin         0.6     tanh        1.7
 exp2        0.9     log2        0.6     cos         0.6     sigmoid     1.5
 expm1       1.5     log10       0.6     tan         0.6     erf         0.9
-sinh        0.6     log1p       0.6     asin        0.6     erfc        0.6
+sinh        0.6     log1p       0.9     asin        0.6     erfc        0.6
 cosh        0.6     pow         0.6     acos        0.6     rsqrt       1.5
                                         atan        0.6     atan2       0.6
 asinh       0.6     acosh       0.6     atanh       0.6     hypot       0.6
-xlogy       1.7     xlog1py     1.5
+xlogy       1.7     xlog1py     1.7
 ==========  =====   ==========  =====   ==========  =====   ==========  =====
 
 Of doubles, in units of the last place of the double (without fused multiply-adds up to 2.5 for
@@ -70,7 +70,7 @@ ULP = {
     "log": 0.9,
     "log2": 0.6,
     "log10": 0.6,
-    "log1p": 0.6,
+    "log1p": 0.9,
     "pow": 0.6,
     "sin": 0.6,
     "cos": 0.6,
@@ -89,7 +89,7 @@ ULP = {
     "atanh": 0.6,
     "hypot": 0.6,
     "xlogy": 1.7,
-    "xlog1py": 1.5,
+    "xlog1py": 1.7,
 }
 DOUBLE_ULP = {
     "exp": 1.0,

@@ -6,9 +6,18 @@ This module does not know who calls them; the errors stand in `cmath`.
 """
 
 from tilewright.kernels.cmath_snippet import Snippet, Step, horner, in_steps, lanes_head
-from tilewright.kernels.cmath_wide import EXP_LANES, TERMS
+from tilewright.kernels.cmath_wide import (
+    EXP_LANES,
+    LOG1P_LANES,
+    LOG_LANES,
+    LOG_TERMS,
+    NOTHING,
+    ROOT_BITS,
+    TERMS,
+)
 
 _POLYNOMIAL = horner("q", "r", TERMS)
+_LOGARITHM = horner("q", "f", LOG_TERMS)
 
 # In all exponentials, adding and taking away 1.5 * 2^23 rounds to an integer, which then stands in
 # the low bits of the sum: no conversion, and nothing undefined for NaN.
@@ -204,23 +213,15 @@ static inline float cosh_f32(float x) {
 LOGARITHMS = (
     Snippet(
         "log_f32",
-        """\
+        f"""\
 /* ln x = k ln 2 + ln(1 + f), 1 + f in [sqrt(1/2), sqrt 2); subnormal x is scaled up first. */
-static inline float log_f32(float x) {
+static inline float log_f32(float x) {{
     const int tiny = x < 1.17549435e-38f;
-    const int i = bits_f32(tiny ? x * 8388608.0f : x) - 0x3f3504f3;
+    const int i = bits_f32(tiny ? x * 8388608.0f : x) - {ROOT_BITS};
     const int k = i >> 23;
-    const float f = from_bits_f32((i & 0x007fffff) + 0x3f3504f3) - 1.0f;
+    const float f = from_bits_f32((i & 0x007fffff) + {ROOT_BITS}) - 1.0f;
     const float n = (float)(tiny ? k - 23 : k);
-    float q = 7.03758597e-2f;
-    q = __builtin_fmaf(q, f, -1.15145597e-1f);
-    q = __builtin_fmaf(q, f, 1.16770117e-1f);
-    q = __builtin_fmaf(q, f, -1.24201490e-1f);
-    q = __builtin_fmaf(q, f, 1.42493223e-1f);
-    q = __builtin_fmaf(q, f, -1.66680573e-1f);
-    q = __builtin_fmaf(q, f, 2.00007148e-1f);
-    q = __builtin_fmaf(q, f, -2.49999940e-1f);
-    q = __builtin_fmaf(q, f, 3.33333312e-1f);
+{_LOGARITHM}\
     const float s = f * f;
     float y = __builtin_fmaf(f * s, q, n * 1.42860677e-6f);
     y = __builtin_fmaf(-0.5f, s, y);
@@ -228,9 +229,36 @@ static inline float log_f32(float x) {
     y = x == __builtin_inff() ? x : y;
     y = x == 0.0f ? -__builtin_inff() : y;
     return x >= 0.0f ? y : __builtin_nanf("");
-}""",
+}}""",
         ("bits_f32",),
     ),
+    LOG_LANES,
+    Snippet(
+        "log1p_f32",
+        f"""\
+/* ln(1 + x) as `log_f32` of u, 1 + x rounded, but with f made of x itself: 1 + f = (1 + x) 2^-k, and
+   what rounding takes of that is added.  4 2^-k is a normal number for every k; ln(1 + x) is x
+   where x is next to nothing, also beside 1. */
+static inline float log1p_f32(float x) {{
+    const float u = 1.0f + x;
+    const int k = (bits_f32(u) - {ROOT_BITS}) >> 23;
+    const float t = from_bits_f32((int)(0x40800000u - ((unsigned)k << 23)));
+    const float a = 0.25f * x, g = __builtin_fmaf(t, 0.25f, -1.0f);
+    const float f = __builtin_fmaf(a, t, g), lost = __builtin_fmaf(a, t, g - f);
+    const float n = (float)k;
+{_LOGARITHM}\
+    const float s = f * f;
+    float y = __builtin_fmaf(f * s, q, __builtin_fmaf(n, 1.42860677e-6f, lost));
+    y = __builtin_fmaf(-0.5f, s, y);
+    y = __builtin_fmaf(n, 0.693145752f, f + y);
+    y = x == __builtin_inff() ? x : y;
+    y = x == -1.0f ? -__builtin_inff() : y;
+    y = __builtin_fabsf(x) < {NOTHING} ? x : y;
+    return x >= -1.0f ? y : __builtin_nanf("");
+}}""",
+        ("bits_f32",),
+    ),
+    LOG1P_LANES,
     Snippet(
         "log_wide",
         """\
@@ -278,16 +306,6 @@ static inline float log2_f32(float x) {
 static inline float log10_f32(float x) {
     const double u = x;
     return log_edges(u, log_wide(u, u - 1.0) * 0.4342944819032518);
-}""",
-        ("log_wide", "log_edges"),
-    ),
-    Snippet(
-        "log1p_f32",
-        """\
-static inline float log1p_f32(float x) {
-    const double u = 1.0 + (double)x;
-    const float y = log_edges(u, log_wide(u, x));
-    return x == 0.0f ? x : y;
 }""",
         ("log_wide", "log_edges"),
     ),

@@ -8,6 +8,8 @@ vectors before the next.  What comes out has the bits of the function of one lan
   Else k is added to the exponent, where no lane of the four vectors is far from 0; where one is,
   all four go the way of `exp_f32`.
 - The error function: both of its polynomials.
+- Logarithms of normal numbers; where a lane of four vectors holds another, all go the way of the
+  function of one lane.
 
 This module does not know who calls it.
 """
@@ -25,6 +27,23 @@ TERMS = (
     "1.66666665e-1f",
     "0.5f",
 )
+
+
+# Of ln(1 + f) = f - f^2/2 + f^3 q for 1 + f in [sqrt(1/2), sqrt 2); the bits of sqrt(1/2); and |x|
+# under which ln(1 + x) is x.
+LOG_TERMS = (
+    "7.03758597e-2f",
+    "-1.15145597e-1f",
+    "1.16770117e-1f",
+    "-1.24201490e-1f",
+    "1.42493223e-1f",
+    "-1.66680573e-1f",
+    "2.00007148e-1f",
+    "-2.49999940e-1f",
+    "3.33333312e-1f",
+)
+ROOT_BITS = "0x3f3504f3"
+NOTHING = "5.9604645e-8f"
 
 
 # Of erf(x) = x + x q, as a polynomial of x^2, up to ERF_NEAR; beyond, of the root of erfc(x), as
@@ -116,6 +135,43 @@ _ERF = (
 )
 
 
+# A normal number above 0 has bits from 0x00800000 on and before those of infinity, 0x7f800000.
+_UNUSUAL = (_operation("vpmaxud", "far", "far", "(U)u[k] - 0x00800000"),)
+_LOG_HEAD = (
+    f"i[k] = (I)u[k] - {ROOT_BITS};",
+    "n[k] = __builtin_convertvector(i[k] >> 23, V);",
+)
+_LOG_TAIL = (
+    *_polynomial("q[k]", "f[k]", LOG_TERMS),
+    "s[k] = f[k] * f[k];",
+    "p[k] = f[k] * s[k];",
+    _fused("q[k]", "q[k]", "p[k]", "r[k]"),
+    _fused("q[k]", "s[k]", "zero - 0.5f", "q[k]"),
+    "f[k] += q[k];",
+    _fused("f[k]", "n[k]", "zero + 0.693145752f", "f[k]"),
+)
+_LOG = (
+    *_LOG_HEAD,
+    f"f[k] = (V)((i[k] & 0x007fffff) + {ROOT_BITS}) - 1.0f;",
+    "r[k] = n[k] * 1.42860677e-6f;",
+    *_LOG_TAIL,
+    "x[k] = f[k];",
+)
+_LOG1P = (
+    *_LOG_HEAD,
+    "t[k] = (V)(0x40800000 - (U)(i[k] >> 23 << 23));",
+    "a[k] = x[k] * 0.25f;",
+    _fused("p[k]", "t[k]", "zero + 0.25f", "zero - 1.0f"),
+    _fused("f[k]", "a[k]", "t[k]", "p[k]"),
+    "p[k] -= f[k];",
+    _fused("r[k]", "a[k]", "t[k]", "p[k]"),
+    _fused("r[k]", "n[k]", "zero + 1.42860677e-6f", "r[k]"),
+    *_LOG_TAIL,
+    f"m[k] = (U)((V)((U)x[k] & 0x7fffffff) < zero + {NOTHING});",
+    "x[k] = (V)((m[k] & (U)x[k]) | (~m[k] & (U)f[k]));",
+)
+
+
 def _each(steps: tuple[str, ...]) -> str:
     head = f"#pragma GCC unroll {MOST}\n        for (long k = 0; k < vectors; k++)\n            "
     return "".join(f"{head}{step}\n" for step in steps)
@@ -173,3 +229,38 @@ ERF_LANES = _lanes(
         U m[{MOST}];
 {_each(_ERF)}""",
 )
+
+
+def _logarithm(name: str, of: str, steps: tuple[str, ...]) -> Snippet:
+    """Return the lanes of a logarithm of u, which `of` makes of x."""
+    floats = ", ".join(
+        f"{one}[{MOST}]" for one in "afnpqrstu" if f"{one}[k]" in of + "".join(steps)
+    )
+    masks = f"m[{MOST}], " if "m[k]" in "".join(steps) else ""
+    return _lanes(
+        name,
+        f"""\
+        {_UNSIGNED}
+        typedef int I __attribute__((vector_size(4 * wide)));
+        V {floats};
+        I i[{MOST}];
+        U {masks}far = {{0}};
+{_each((of, *_UNUSUAL))}\
+        far |= far + 0x01000000;
+#ifdef __AVX512F__
+        unsigned short unusual;
+        __asm__("vptestmd %2, %1, %0" : "=Yk"(unusual) : "v"(far), "v"((U)zero + 0x80000000));
+#else
+        const int unusual = __builtin_ia32_movmskps256((V)far);
+#endif
+        if (__builtin_expect(unusual == 0, 1)) {{
+{_each(steps)}\
+        }} else {{
+            for (long l = at; l < at + vectors * wide; l++) x_[l] = {name}(x_[l]);
+        }}
+""",
+    )
+
+
+LOG_LANES = _logarithm("log_f32", "u[k] = x[k];", _LOG)
+LOG1P_LANES = _logarithm("log1p_f32", "u[k] = zero + 1.0f + x[k];", _LOG1P)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from tilewright.base.dtypes import BOOL, F32, F64
-from tilewright.base.expr import Call, Const, Expr, Read, children, names, walk
+from tilewright.base.expr import Call, Const, Expr, Read, Sym, children, names, walk
 from tilewright.base.scalar import BY_NAME as FUNCTIONS
 from tilewright.kernels.body import Body, has_read
 from tilewright.kernels.conversion import convert
@@ -23,7 +23,7 @@ from tilewright.kernels.text import ATOM, Scope, Term, c_type
 LONG = 8
 """Operations from which a function takes so long that others are worth computing meanwhile."""
 STEPPED = {
-    **dict.fromkeys(("erf", "exp", "pow", "sigmoid", "tanh", "tan"), (F32,)),
+    **dict.fromkeys(("erf", "exp", "log", "log1p", "pow", "sigmoid", "tanh", "tan"), (F32,)),
     **dict.fromkeys(("sin", "cos", "fmod", "mod", "floordiv"), (F32, F64)),
 }
 """Functions of lanes, written in steps or with a shorter road where no lane is far off, and the
@@ -93,7 +93,8 @@ def stepped(
     it is made of; none where anything else takes long, as it would be computed twice, or where one
     is chosen lane by lane: what the compiler sees never chosen is not computed.
 
-    lanes: the names that differ from lane to lane.
+    lanes: the names that differ from lane to lane.  What values choose may be chosen anywhere: both
+    sides are computed in all lanes, as the compiler would.
     """
     dear: dict[Read, bool] = {}  # values, and whether anything in them takes long
     found: dict[Expr, tuple[Expr, ...]] = {}
@@ -102,7 +103,7 @@ def stepped(
         """Note the calls in a value; None where one of them is not to be computed by steps."""
         chosen: dict[Expr, tuple[Expr, ...]] = {}
         if where is None and not printer.presence(value):
-            _note(chosen, _chosen(value, lanes, ()))
+            _note(chosen, _chosen(printer, value, lanes, ()))
         nodes = [node for part in (value, where, fill) if part is not None for node in walk(part)]
         calls = [
             node for node in nodes if isinstance(node, Call) and _is_long(printer, node, lanes)
@@ -143,7 +144,7 @@ def _note(
 
 
 def _chosen(
-    expr: Expr, lanes: frozenset[str], given: tuple[Expr, ...]
+    printer: Printer, expr: Expr, lanes: frozenset[str], given: tuple[Expr, ...]
 ) -> Iterator[tuple[Expr, tuple[Expr, ...]]]:
     """Yield what an expression is made of in all lanes or none, and the conditions of that."""
     yield expr, given
@@ -155,9 +156,26 @@ def _chosen(
         cond, *sides = expr.args
         if lanes.isdisjoint(names(cond)):
             for side, holds in zip(sides, (cond, Call("not", (cond,))), strict=True):
-                yield from _chosen(side, lanes, (*given, holds))
+                yield from _chosen(printer, side, lanes, (*given, holds))
+        elif _is_by_values(cond) and all(_is_sound(printer, side) for side in sides):
+            parts = expr.args
     for part in parts:
-        yield from _chosen(part, lanes, given)
+        yield from _chosen(printer, part, lanes, given)
+
+
+def _is_by_values(cond: Expr) -> bool:
+    """Say whether a condition asks for values alone, and not for where a lane is."""
+    if isinstance(cond, Read):
+        return True
+    return not isinstance(cond, Sym) and all(map(_is_by_values, children(cond)))
+
+
+def _is_sound(printer: Printer, expr: Expr) -> bool:
+    """Say whether an expression may be computed where it is not chosen."""
+    reads = (one for one in walk(expr) if isinstance(one, Read))
+    return not any(has_read(entry) for one in reads for entry in one.index) and not printer.faults(
+        expr
+    )
 
 
 def _is_long(printer: Printer, call: Call, lanes: frozenset[str]) -> bool:
