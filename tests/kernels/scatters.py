@@ -42,6 +42,21 @@ SCATTERS: dict[str, tuple[Any, ...]] = {
         {"g": "f32[12]", "t": "i64[12]"},
         {"y": "f32[9]: y[t[r<12] % 9] max= g[r] else 3"},
     ),
+    **{
+        f"scatter{op}rows{dtype}": (
+            {"g": f"{dtype}[50, 21]", "t": "i64[50]", "z": f"{dtype}[20, 21]"},
+            {"y": f"{dtype}[20, 21]: y[t[e<50] % 20, d<21] {op}= g[e, d] from z"},
+        )
+        for op, dtype in (("max", "f32"), ("min", "bf16"), ("max", "i32"), ("min", "f64"))
+    },
+    "scattermaxcolumns": (
+        {"g": "f32[12, 40]", "t": "i64[12]", "z": "f32[5, 40]"},
+        {"y": "f32[5, 40]: y[t[r<12] % 5, d<40] max= g[r, d] where g[r, d] < 1 from z"},
+    ),
+    "scattermaxeach": (
+        {"g": "f32[4, 50]", "t": "i64[4, 50]", "z": "f32[4, 9]"},
+        {"y": "f32[4, 9]: y[c<4, t[c, r<50] % 9] max= g[c, r] from z"},
+    ),
     "scatterset": ({"g": "f32[12]", "t": "i64[12]"}, {"y": "f32[9]: y[t[r<12] % 9] = g[r] else 3"}),
     "scatterhalf": (
         {"g": "bf16[64, 8]", "t": "i64[64]"},

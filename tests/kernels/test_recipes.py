@@ -49,7 +49,7 @@ def test_what_takes_long_begins_before_what_waits_for_such() -> None:
     graph = body(
         {"x": "f32[8, 64]"},
         {
-            "g": "f32[8, 64]: y[i<8, j<64] = log(x[i, j])",
+            "g": "f32[8, 64]: y[i<8, j<64] = sinh(x[i, j])",
             "n": "f32[8, 64]: y[i<8, j<64] = g[i, j] * 2",
             "t": "f32[8, 64]: y[i<8, j<64] = sin(n[i, j])",
             "o": "f32[8, 64]: y[i<8, j<64] = erf(x[i, j])",
@@ -59,7 +59,7 @@ def test_what_takes_long_begins_before_what_waits_for_such() -> None:
     )
     text = emit(graph).text
     loop = text[text.rindex("#pragma GCC ivdep") :]
-    order = [loop.index(f"= {name}_f32(") for name in ("log", "erf", "sin")]
+    order = [loop.index(f"= {name}_f32(") for name in ("sinh", "erf", "sin")]
     assert order == sorted(order)
 
 

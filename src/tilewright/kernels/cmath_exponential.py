@@ -236,9 +236,9 @@ static inline float log_f32(float x) {{
     Snippet(
         "log1p_f32",
         f"""\
-/* ln(1 + x) as `log_f32` of u, 1 + x rounded, but with f made of x itself: 1 + f = (1 + x) 2^-k, and
-   what rounding takes of that is added.  4 2^-k is a normal number for every k; ln(1 + x) is x
-   where x is next to nothing, also beside 1. */
+/* ln(1 + x) as `log_f32` of u, 1 + x rounded, but with f made of x itself: 1 + f = (1 + x) 2^-k,
+   and what rounding takes of that is added.  4 2^-k is a normal number for every k; ln(1 + x) is
+   x where x is next to nothing. */
 static inline float log1p_f32(float x) {{
     const float u = 1.0f + x;
     const int k = (bits_f32(u) - {ROOT_BITS}) >> 23;

@@ -8,7 +8,8 @@ fills its slice of the result, then goes through all the terms.  Else all such l
 and each of their iterations fills its piece of the result, then goes through the terms that land
 there: `y[c, t[c, r]] += dy[c, r]`.
 
-This recipe does not know operations other than `=` and `+=`, nor sums that need a wider type.
+This recipe does not know products, nor sums that need a wider type, nor extremes that are filled
+where no term lands.
 """
 
 from collections.abc import Sequence
@@ -25,9 +26,10 @@ from tilewright.kernels.body import (
     static_shape,
     volume,
 )
-from tilewright.kernels.conversion import convert, stored
+from tilewright.kernels.conversion import convert, load, stored
 from tilewright.kernels.expression import Memory, Printer
 from tilewright.kernels.functions import apply
+from tilewright.kernels.reduce import combined
 from tilewright.kernels.text import ATOM, Scope, Term
 
 SLICE = 16  # elements of the apart loop that a part has at least: one cache line
@@ -44,9 +46,12 @@ def scattered(body: Body) -> Formula | str:
     if body.outputs != (name,) or not all(is_pointwise(other) for _, other in before):
         return f"other results are made beside {name}"
     dtype = formula.type.dtype
-    if formula.op not in ("=", "+=") or (formula.op == "+=" and dtype.compute != dtype):
+    extreme, over = formula.op in ("max=", "min="), isinstance(formula.fill, Read)
+    if formula.op not in ("=", "+=", "max=", "min="):
         return f"{name} needs to note more than its elements while terms are met"
-    empty = isinstance(formula.fill, Read) or formula.fill in (Const(0), Const(0.0))
+    if (formula.op == "+=" and dtype.compute != dtype) or (extreme and not over):
+        return f"{name} needs to note more than its elements while terms are met"
+    empty = over or formula.fill in (Const(0), Const(0.0))
     if formula.op == "+=" and not empty:
         return f"{name} is filled with something else than what sums start from"
     return formula
@@ -207,6 +212,10 @@ def _print_term(
     if formula.op == "+=":
         before = Term(place, target.dtype.compute)
         term = apply("add", [before, term], printer.used)
+    elif formula.op != "=":
+        before = load(target.dtype, place, ATOM, printer.used)
+        text = combined(formula.op, before.text, term.text, before.dtype, printer.used)
+        term = Term(text, before.dtype)
     text = stored(term, target.dtype, printer.used)
     guard = f"if ({condition.text}) " if present else ""
     scope.add(f"{guard}{place} = {text};")

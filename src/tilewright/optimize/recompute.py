@@ -12,7 +12,7 @@ This module does not know how regions came about.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tilewright.base.expr import Expr, reads
+from tilewright.base.expr import Expr, Read, reads
 from tilewright.base.sizes import nominal
 from tilewright.graph.compose import rename_operands
 from tilewright.graph.ir import Formula
@@ -159,11 +159,11 @@ class Recomputing:
         return before[name] - read - made.flops * times / self.balance
 
     def _may_land(self, made: Again, group: Group) -> bool:
-        """Say whether a value may be computed where its terms land: they replace or add, what it
-        costs is little, which threads may not share, and what they are written over is not what it
-        is made of."""
+        """Say whether a value may be computed where its terms land: they replace, add or are
+        compared, what it costs is little, which threads may not share, and what they are written
+        over is not what it is made of."""
         over = {self.merger.updated.get(result) for result in group.formulas}
-        lands = all(self.merger.formulas[result].op in ("=", "+=") for result in group.formulas)
+        lands = all(_meets_terms(self.merger.formulas[result]) for result in group.formulas)
         return lands and made.flops <= LANDING_FLOPS and over.isdisjoint(made.leaves)
 
     def _freed(self, name: str, made: Again) -> float:
@@ -211,6 +211,14 @@ class Recomputing:
             self._note(formula, at)
         saved = show_bytes(int(gain))
         self.reasons[at].append(f"{name} is computed again: saves {saved}")
+
+
+def _meets_terms(formula: Formula) -> bool:
+    """Say whether terms meet what they land on at once, so that what they are made of may stand
+    there: a result that must know whether any came is made by plain loops."""
+    if formula.op in ("max=", "min="):
+        return isinstance(formula.fill, Read)
+    return formula.op in ("=", "+=")
 
 
 def _places(formula: Formula, name: str) -> int:
