@@ -211,6 +211,12 @@ BODIES: dict[str, tuple[int, dict[str, str], dict[str, str], tuple[str, ...]]] =
         {"y": "f32[3, 150]: y[i<3, j<150] = x[i, j] if t[j] < 0 else exp(z[t[j]])"},
         (),
     ),
+    "a choice of what is looked up at once": (
+        1,
+        {"x": "f32[3, 150]", "t": "i64[150]", "z": "f32[9]"},
+        {"y": "f32[3, 150]: y[i<3, j<150] = x[i, j] if t[j] < 0 else exp(z[t[j] % 9])"},
+        (),
+    ),
     "a choice of what can be divided": (
         0,
         {"x": "f32[150]", "t": "i64[150]"},

@@ -216,15 +216,16 @@ static inline float erf_f32(float x) {
 """
         + horner("q", "s", ERF_TERMS)
         + f"""\
-    const float near = __builtin_fmaf(q, a, a);
+    const float near = fma_f32(q, a, a);
     float t = a - {ERF_MIDDLE};
     t = t > {ERF_LAST} ? {ERF_LAST} : t;
 """
         + horner("p", "t", ROOT_TERMS)
         + f"""\
-    const float result = a > {ERF_NEAR} ? __builtin_fmaf(-p, p, 1.0f) : near;
+    const float result = a > {ERF_NEAR} ? fma_f32(-p, p, 1.0f) : near;
     return __builtin_copysignf(result, x);
 }}""",
+        ("fma_f32",),
     ),
     ERF_LANES,
     Snippet(

@@ -28,19 +28,19 @@ EXPONENTIALS = (
 /* e^x = 2^k e^r, k = round(x / ln 2).  The number added to round leaves k + 254 in the low nine
    bits of z; half of that each makes two factors, so that subnormal results are rounded once. */
 static inline float exp_f32(float x) {
-    const float z = __builtin_fmaf(x, 1.44269504f, 12583166.0f);
+    const float z = fma_f32(x, 1.44269504f, 12583166.0f);
     const float n = z - 12583166.0f;
-    const float r = __builtin_fmaf(n, -1.42860677e-6f, __builtin_fmaf(n, -0.693145752f, x));
+    const float r = fma_f32(n, -1.42860677e-6f, fma_f32(n, -0.693145752f, x));
 """
         + _POLYNOMIAL
         + """\
-    const float p = __builtin_fmaf(__builtin_fmaf(q, r, 1.0f), r, 1.0f);
+    const float p = fma_f32(fma_f32(q, r, 1.0f), r, 1.0f);
     const unsigned b = (unsigned)bits_f32(z), half = b >> 1;
     const float y = p * from_bits_f32((int)(half << 23)) * from_bits_f32((int)((b - half) << 23));
     const float finite = x > 88.75f ? __builtin_inff() : y;
     return x < -104.0f ? 0.0f : finite;
 }""",
-        ("bits_f32",),
+        ("bits_f32", "fma_f32"),
     ),
     EXP_LANES,
     Snippet(
@@ -50,19 +50,19 @@ static inline float exp2_f32(float x) {
     const float z = x + 12583166.0f;
     const float r = x - (z - 12583166.0f);
     float q = 1.5252717e-5f;
-    q = __builtin_fmaf(q, r, 1.546133e-4f);
-    q = __builtin_fmaf(q, r, 1.33336695e-3f);
-    q = __builtin_fmaf(q, r, 9.61805704e-3f);
-    q = __builtin_fmaf(q, r, 5.55041073e-2f);
-    q = __builtin_fmaf(q, r, 2.40226509e-1f);
-    q = __builtin_fmaf(q, r, 0.693147181f);
-    const float p = __builtin_fmaf(q, r, 1.0f);
+    q = fma_f32(q, r, 1.546133e-4f);
+    q = fma_f32(q, r, 1.33336695e-3f);
+    q = fma_f32(q, r, 9.61805704e-3f);
+    q = fma_f32(q, r, 5.55041073e-2f);
+    q = fma_f32(q, r, 2.40226509e-1f);
+    q = fma_f32(q, r, 0.693147181f);
+    const float p = fma_f32(q, r, 1.0f);
     const unsigned b = (unsigned)bits_f32(z), half = b >> 1;
     const float y = p * from_bits_f32((int)(half << 23)) * from_bits_f32((int)((b - half) << 23));
     const float finite = x >= 128.0f ? __builtin_inff() : y;
     return x < -151.0f ? 0.0f : finite;
 }""",
-        ("bits_f32",),
+        ("bits_f32", "fma_f32"),
     ),
     Snippet(
         "expm1_f32",
@@ -71,21 +71,21 @@ static inline float exp2_f32(float x) {
 static inline float expm1_f32(float x) {
     float a = x > 89.0f ? 89.0f : x;
     a = a < -104.0f ? -104.0f : a;
-    const float z = __builtin_fmaf(a, 1.44269504f, 12582912.0f);
+    const float z = fma_f32(a, 1.44269504f, 12582912.0f);
     const float n = z - 12582912.0f;
     const int k = bits_f32(z) - 0x4b400000;
-    const float r = __builtin_fmaf(n, -1.42860677e-6f, __builtin_fmaf(n, -0.693145752f, a));
+    const float r = fma_f32(n, -1.42860677e-6f, fma_f32(n, -0.693145752f, a));
 """
         + _POLYNOMIAL
         + """\
-    const float m = __builtin_fmaf(r * r, q, r);
+    const float m = fma_f32(r * r, q, r);
     const int j = k < -125 ? -125 : k;
     const float t = from_bits_f32((int)((unsigned)(j + 126) << 23));
-    const float y = 2.0f * __builtin_fmaf(t, m, t - 0.5f);
+    const float y = 2.0f * fma_f32(t, m, t - 0.5f);
     const float small = k == 0 ? m : y;
     return x == 0.0f ? x : small;
 }""",
-        ("bits_f32",),
+        ("bits_f32", "fma_f32"),
     ),
     Snippet(
         "exp_wide",
@@ -144,16 +144,16 @@ static inline float cosh_f32(float x) {
             Step(
                 """\
     const float a = -__builtin_fabsf(x);
-    const float z = __builtin_fmaf(a, 1.44269504f, 12583166.0f);
+    const float z = fma_f32(a, 1.44269504f, 12583166.0f);
     const float n = z - 12583166.0f;
-    const float r = __builtin_fmaf(n, -1.42860677e-6f, __builtin_fmaf(n, -0.693145752f, a));
+    const float r = fma_f32(n, -1.42860677e-6f, fma_f32(n, -0.693145752f, a));
 """,
                 ("z", "r"),
             ),
             Step(
                 _POLYNOMIAL
                 + """\
-    const float p = __builtin_fmaf(__builtin_fmaf(q, r, 1.0f), r, 1.0f);
+    const float p = fma_f32(fma_f32(q, r, 1.0f), r, 1.0f);
     const unsigned b = (unsigned)bits_f32(z), half = b >> 1;
     const float y = p * from_bits_f32((int)(half << 23)) * from_bits_f32((int)((b - half) << 23));
     const float e = __builtin_fabsf(x) > 104.0f ? 0.0f : y;
@@ -164,13 +164,13 @@ static inline float cosh_f32(float x) {
                 """\
     const float top = x < 0.0f ? e : 1.0f, below = 1.0f + e, lost = e - (below - 1.0f);
     const float inverse = 1.0f / below, s = top * inverse;
-    const float exact = __builtin_fmaf(__builtin_fmaf(-s, below, top) - s * lost, inverse, s);
+    const float exact = fma_f32(fma_f32(-s, below, top) - s * lost, inverse, s);
 """,
                 (),
             ),
         ),
         "exact",
-        ("bits_f32",),
+        ("bits_f32", "fma_f32"),
     ),
     *in_steps(
         "tanh_f32",
@@ -181,18 +181,18 @@ static inline float cosh_f32(float x) {
                 """\
     const float w = __builtin_fabsf(x + x);
     const float a = w > 20.0f ? 20.0f : w;
-    const float z = __builtin_fmaf(a, 1.44269504f, 12582912.0f);
+    const float z = fma_f32(a, 1.44269504f, 12582912.0f);
     const float n = z - 12582912.0f;
-    const float r = __builtin_fmaf(n, -1.42860677e-6f, __builtin_fmaf(n, -0.693145752f, a));
+    const float r = fma_f32(n, -1.42860677e-6f, fma_f32(n, -0.693145752f, a));
 """,
                 ("z", "r"),
             ),
             Step(
                 _POLYNOMIAL
                 + """\
-    const float m = __builtin_fmaf(r * r, q, r);
+    const float m = fma_f32(r * r, q, r);
     const float t = from_bits_f32((int)((unsigned)(bits_f32(z) + 127) << 23));
-    const float y = __builtin_fmaf(t, m, t - 1.0f);
+    const float y = fma_f32(t, m, t - 1.0f);
 """,
                 ("y",),
             ),
@@ -200,13 +200,13 @@ static inline float cosh_f32(float x) {
                 """\
     const float below = y + 2.0f, lost = y - (below - 2.0f);
     const float inverse = 1.0f / below, s = y * inverse;
-    const float exact = __builtin_fmaf(__builtin_fmaf(-s, below, y) - s * lost, inverse, s);
+    const float exact = fma_f32(fma_f32(-s, below, y) - s * lost, inverse, s);
 """,
                 (),
             ),
         ),
         "__builtin_copysignf(exact, x)",
-        ("bits_f32",),
+        ("bits_f32", "fma_f32"),
     ),
 )
 
@@ -223,42 +223,16 @@ static inline float log_f32(float x) {{
     const float n = (float)(tiny ? k - 23 : k);
 {_LOGARITHM}\
     const float s = f * f;
-    float y = __builtin_fmaf(f * s, q, n * 1.42860677e-6f);
-    y = __builtin_fmaf(-0.5f, s, y);
-    y = __builtin_fmaf(n, 0.693145752f, f + y);
+    float y = fma_f32(f * s, q, n * 1.42860677e-6f);
+    y = fma_f32(-0.5f, s, y);
+    y = fma_f32(n, 0.693145752f, f + y);
     y = x == __builtin_inff() ? x : y;
     y = x == 0.0f ? -__builtin_inff() : y;
     return x >= 0.0f ? y : __builtin_nanf("");
 }}""",
-        ("bits_f32",),
+        ("bits_f32", "fma_f32"),
     ),
     LOG_LANES,
-    Snippet(
-        "log1p_f32",
-        f"""\
-/* ln(1 + x) as `log_f32` of u, 1 + x rounded, but with f made of x itself: 1 + f = (1 + x) 2^-k,
-   and what rounding takes of that is added.  4 2^-k is a normal number for every k; ln(1 + x) is
-   x where x is next to nothing. */
-static inline float log1p_f32(float x) {{
-    const float u = 1.0f + x;
-    const int k = (bits_f32(u) - {ROOT_BITS}) >> 23;
-    const float t = from_bits_f32((int)(0x40800000u - ((unsigned)k << 23)));
-    const float a = 0.25f * x, g = __builtin_fmaf(t, 0.25f, -1.0f);
-    const float f = __builtin_fmaf(a, t, g), lost = __builtin_fmaf(a, t, g - f);
-    const float n = (float)k;
-{_LOGARITHM}\
-    const float s = f * f;
-    float y = __builtin_fmaf(f * s, q, __builtin_fmaf(n, 1.42860677e-6f, lost));
-    y = __builtin_fmaf(-0.5f, s, y);
-    y = __builtin_fmaf(n, 0.693145752f, f + y);
-    y = x == __builtin_inff() ? x : y;
-    y = x == -1.0f ? -__builtin_inff() : y;
-    y = __builtin_fabsf(x) < {NOTHING} ? x : y;
-    return x >= -1.0f ? y : __builtin_nanf("");
-}}""",
-        ("bits_f32",),
-    ),
-    LOG1P_LANES,
     Snippet(
         "log_wide",
         """\
@@ -310,6 +284,38 @@ static inline float log10_f32(float x) {
         ("log_wide", "log_edges"),
     ),
     Snippet(
+        "log1p_f32",
+        f"""\
+/* ln(1 + x) as `log_f32` of u, 1 + x rounded, but with f made of x itself: 1 + f = (1 + x) 2^-k,
+   and what rounding takes of that is added.  4 2^-k is a normal number for every k; ln(1 + x) is
+   x where x is next to nothing. */
+static inline float log1p_f32(float x) {{
+#ifdef __FMA__
+    const float u = 1.0f + x;
+    const int k = (bits_f32(u) - {ROOT_BITS}) >> 23;
+    const float t = from_bits_f32((int)(0x40800000u - ((unsigned)k << 23)));
+    const float a = 0.25f * x, g = fma_f32(t, 0.25f, -1.0f);
+    const float f = fma_f32(a, t, g), lost = fma_f32(a, t, g - f);
+    const float n = (float)k;
+{_LOGARITHM}\
+    const float s = f * f;
+    float y = fma_f32(f * s, q, fma_f32(n, 1.42860677e-6f, lost));
+    y = fma_f32(-0.5f, s, y);
+    y = fma_f32(n, 0.693145752f, f + y);
+    y = x == __builtin_inff() ? x : y;
+    y = x == -1.0f ? -__builtin_inff() : y;
+    y = __builtin_fabsf(x) < {NOTHING} ? x : y;
+    return x >= -1.0f ? y : __builtin_nanf("");
+#else  /* doubles are vectors there, their exact products beside other types are not */
+    const double u = 1.0 + (double)x;
+    const float y = log_edges(u, log_wide(u, x));
+    return x == 0.0f ? x : y;
+#endif
+}}""",
+        ("bits_f32", "fma_f32", "log_wide", "log_edges"),
+    ),
+    LOG1P_LANES,
+    Snippet(
         "pow_f32",
         """\
 /* |x|^y = e^(y ln |x|), then the sign of an odd power and the special values of C99 Annex F. */
@@ -339,17 +345,6 @@ static inline float pow_f32(float x, float y) {
     for (long l = 0; l < count; l++) x_[l] = pow_f32(x_[l], y_[l]);
 }}""",
         ("pow_f32",),
-    ),
-    Snippet(
-        "fma_f32",
-        """\
-static inline float fma_f32(float a, float b, float c) {
-#ifdef __FMA__
-    return __builtin_fmaf(a, b, c);
-#else  /* the library's function is a hundred times slower than this */
-    return (float)((double)a * b + c);
-#endif
-}""",
     ),
     Snippet(
         "fma_f64",

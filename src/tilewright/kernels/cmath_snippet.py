@@ -103,7 +103,7 @@ def lanes_head(name: str, c: str = "float", takes: Sequence[str] = ("x",)) -> st
 def horner(name: str, of: str, terms: Sequence[str], c: str = "float") -> str:
     """Return lines that make a polynomial; the term of the highest power is the first."""
     first, *rest = terms
-    fused = "__builtin_fmaf" if c == "float" else "fused"
+    fused = "fma_f32" if c == "float" else "fused"
     lines = (f"    {name} = {fused}({name}, {of}, {term});\n" for term in rest)
     return f"    {c} {name} = {first};\n{''.join(lines)}"
 
@@ -127,6 +127,17 @@ static inline double from_bits_f64(long i) {
     union { long i; double f; } u;
     u.i = i;
     return u.f;
+}""",
+    ),
+    Snippet(
+        "fma_f32",
+        """\
+static inline float fma_f32(float a, float b, float c) {
+#ifdef __FMA__
+    return __builtin_fmaf(a, b, c);
+#else  /* the library's function is a hundred times slower than this */
+    return (float)((double)a * b + c);
+#endif
 }""",
     ),
     Snippet(

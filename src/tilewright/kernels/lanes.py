@@ -94,7 +94,7 @@ def stepped(
     is chosen lane by lane: what the compiler sees never chosen is not computed.
 
     lanes: the names that differ from lane to lane.  What values choose may be chosen anywhere: both
-    sides are computed in all lanes, as the compiler would.
+    sides are computed in all lanes, as the compiler would, unless they may be at fault.
     """
     dear: dict[Read, bool] = {}  # values, and whether anything in them takes long
     found: dict[Expr, tuple[Expr, ...]] = {}
@@ -157,7 +157,7 @@ def _chosen(
         if lanes.isdisjoint(names(cond)):
             for side, holds in zip(sides, (cond, Call("not", (cond,))), strict=True):
                 yield from _chosen(printer, side, lanes, (*given, holds))
-        elif _is_by_values(cond) and all(_is_sound(printer, side) for side in sides):
+        elif _is_by_values(cond) and not any(map(printer.faults, sides)):
             parts = expr.args
     for part in parts:
         yield from _chosen(printer, part, lanes, given)
@@ -168,14 +168,6 @@ def _is_by_values(cond: Expr) -> bool:
     if isinstance(cond, Read):
         return True
     return not isinstance(cond, Sym) and all(map(_is_by_values, children(cond)))
-
-
-def _is_sound(printer: Printer, expr: Expr) -> bool:
-    """Say whether an expression may be computed where it is not chosen."""
-    reads = (one for one in walk(expr) if isinstance(one, Read))
-    return not any(has_read(entry) for one in reads for entry in one.index) and not printer.faults(
-        expr
-    )
 
 
 def _is_long(printer: Printer, call: Call, lanes: frozenset[str]) -> bool:
