@@ -21,7 +21,7 @@ from tilewright.kernels.statement import State, Statement
 
 LINE = 64  # bytes that memory is moved by
 LEAD = 8 << 10  # bytes: the rows that are asked for begin as far away, at least
-PAGE = 4 << 10  # bytes that a row is asked for ahead of where it is read, where it is long
+PAGE = 4 << 10  # bytes whose place is looked up at once, at least: what takes long asks one ahead
 ROW_BYTES = 256 << 10  # of a row at most: two of each tensor are near at a time
 GATHERED_BYTES = 64 << 10  # of a row that an index names, at most
 NEAR_BYTES = 16 << 10  # of rows that are nearest still when they are read again

@@ -46,10 +46,9 @@ def scattered(body: Body) -> Formula | str:
     if body.outputs != (name,) or not all(is_pointwise(other) for _, other in before):
         return f"other results are made beside {name}"
     dtype = formula.type.dtype
-    extreme, over = formula.op in ("max=", "min="), isinstance(formula.fill, Read)
-    if formula.op not in ("=", "+=", "max=", "min="):
-        return f"{name} needs to note more than its elements while terms are met"
-    if (formula.op == "+=" and dtype.compute != dtype) or (extreme and not over):
+    over = isinstance(formula.fill, Read)
+    simple = {"=": True, "+=": dtype.compute == dtype, "max=": over, "min=": over}
+    if not simple.get(formula.op):
         return f"{name} needs to note more than its elements while terms are met"
     empty = over or formula.fill in (Const(0), Const(0.0))
     if formula.op == "+=" and not empty:

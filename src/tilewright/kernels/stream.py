@@ -17,14 +17,13 @@ from tilewright.base import algebra
 from tilewright.base.expr import Call, Const, Expr, Read, Sym, substitute
 from tilewright.base.sizes import Size
 from tilewright.kernels.body import static_shape
-from tilewright.kernels.far import LINE, coming_block
+from tilewright.kernels.far import LINE, PAGE, coming_block
 from tilewright.kernels.loops import Do, Fetch, Item, Let, Loop, LoopNest, Sums, ranges, walk
 from tilewright.kernels.loops_check import streamed_from
 from tilewright.kernels.statement import State
 
 BLOCK_BYTES = 256  # written at once: more, and the processor stops to read ahead meanwhile
-AHEAD = 16  # blocks: what they read lies a page away, so that the place of the next one is known
-PAGE = 4096  # bytes whose place is looked up at once, at least
+AHEAD = PAGE // BLOCK_BYTES  # blocks: the place of the page that is read next is then known
 LEAST_BYTES = 128  # of lanes: in fewer there may be no whole line
 
 
