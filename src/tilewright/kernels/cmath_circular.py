@@ -5,7 +5,7 @@ The idea: reduce the argument exactly, however large, then a polynomial in doubl
 This module does not know who calls them; the errors stand in `cmath`.
 """
 
-from tilewright.kernels.cmath_snippet import Snippet, horner, in_roads
+from tilewright.kernels.cmath_snippet import Snippet, horner, in_roads, roads
 from tilewright.kernels.cmath_wide import (
     ERF_LANES,
     ERF_LAST,
@@ -14,8 +14,17 @@ from tilewright.kernels.cmath_wide import (
     ERF_TERMS,
     ROOT_TERMS,
 )
+from tilewright.kernels.cmath_wide_circular import (
+    ATAN_LANES,
+    ATAN_TERMS,
+    COS_TERMS,
+    HALF_PI,
+    QUARTER,
+    ROUNDING,
+    SIN_TERMS,
+    circular,
+)
 
-_CIRCULAR = ("sin", "cos", "tan")
 _FAR = "!(__builtin_fabsf(x) < 1048576.0f)"  # as NaN is, which has the same bits by one road only
 
 TRIGONOMETRIC = (
@@ -96,23 +105,83 @@ static inline double far_turns(float x, long *q) {
 }""",
         ("bits_f32", "near_turns"),
     ),
-    *(
-        Snippet(
-            f"{name}_{road}",
-            f"""\
-static inline float {name}_{road}(float x) {{
-    long q;
-    const double r = {turns}(x, &q);
-    return {name}_of(x, r, q);
-}}""",
-            (turns,),
-        )
-        for name in _CIRCULAR
-        for road, turns in (("near_f32", "near_turns"), ("f32", "far_turns"))
+    Snippet(
+        "turned_f32",
+        f"""\
+/* sin(x + q pi/2) for |x| < 2^20 in float32, q left in the low bits of what rounds to quarters.
+   The first part of pi/2 is taken away exactly, and what the second rounds is kept. */
+static inline float turned_f32(float x, float rounding) {{
+    const float z = fma_f32(x, 0.636619747f, rounding), n = z - rounding;
+    const float r = fma_f32(-n, {QUARTER[0]}, x), t = r - n * {QUARTER[1]};
+    const float d = fma_f32(n, {QUARTER[2]}, fma_f32(n, {QUARTER[1]}, t - r));
+    const float s = t * t;
+"""
+        + horner("q", "s", SIN_TERMS)
+        + horner("c", "s", COS_TERMS)
+        + """\
+    const float sine = t - fma_f32(q, t * s, d);
+    const float a = fma_f32(s, -0.5f, 1.0f), e = fma_f32(s, -0.5f, 1.0f - a);
+    const float y = bits_f32(z) & 1 ? a + fma_f32(t, d, fma_f32(c, s * s, e)) : sine;
+    return from_bits_f32(bits_f32(y) ^ (int)((unsigned)(bits_f32(z) & 2) << 30));
+}""",
+        ("bits_f32", "fma_f32"),
     ),
+    Snippet(
+        "tan_near_f32",
+        """\
+static inline float tan_near_f32(float x) {
+    long q;
+    const double r = near_turns(x, &q);
+    return tan_of(x, r, q);
+}""",
+        ("near_turns",),
+    ),
+    Snippet(
+        "tan_f32",
+        """\
+static inline float tan_f32(float x) {
+    long q;
+    const double r = far_turns(x, &q);
+    return tan_of(x, r, q);
+}""",
+        ("far_turns",),
+    ),
+    in_roads("tan_f32", "float", _FAR, "tan_near_f32", ("tan_near_f32",)),
     *(
-        in_roads(f"{name}_f32", "float", _FAR, f"{name}_near_f32", (f"{name}_near_f32",))
-        for name in _CIRCULAR
+        snippet
+        for name in ROUNDING
+        for snippet in (
+            Snippet(
+                f"{name}_near_f32",
+                f"""\
+static inline float {name}_near_f32(float x) {{
+#ifdef __FMA__
+    return turned_f32(x, {ROUNDING[name]});
+#else
+    long q;
+    const double r = near_turns(x, &q);
+    return {name}_of(x, r, q);
+#endif
+}}""",
+                ("near_turns", "turned_f32"),
+            ),
+            Snippet(
+                f"{name}_f32",
+                f"""\
+static inline float {name}_f32(float x) {{
+    long q;
+    const double r = far_turns(x, &q);
+    const float far = {name}_of(x, r, q);
+#ifdef __FMA__
+    return {_FAR} ? far : {name}_near_f32(x);
+#else
+    return far;
+#endif
+}}""",
+                ("far_turns", f"{name}_near_f32"),
+            ),
+            circular(name, roads(f"{name}_f32", "float", _FAR, f"{name}_near_f32")),
+        )
     ),
     Snippet(
         "atan_wide",
@@ -140,13 +209,27 @@ static inline double atan_wide(double t) {
     Snippet(
         "atan_f32",
         """\
+/* Beyond 1 pi/2 - atan(1 / x), of which what the sum rounds is kept. */
 static inline float atan_f32(float x) {
+#ifdef __FMA__
+    const float a = __builtin_fabsf(x);
+    const int far = a > 1.0f;
+    const float t = (far ? -1.0f : a) / (far ? a : 1.0f), s = t * t;
+"""
+        + horner("q", "s", ATAN_TERMS)
+        + f"""\
+    const float base = far ? {HALF_PI[0]} : 0.0f, y = base + t;
+    const float lost = t - (y - base) + (far ? {HALF_PI[1]} : 0.0f);
+    return __builtin_copysignf(y + fma_f32(q, s * t, lost), x);
+#else
     const double a = __builtin_fabs((double)x);
     const double y = atan_wide(a > 1.0 ? 1.0 / a : a);
     return __builtin_copysignf((float)(a > 1.0 ? 1.5707963267948966 - y : y), x);
-}""",
-        ("atan_wide",),
+#endif
+}}""",
+        ("atan_wide", "fma_f32"),
     ),
+    ATAN_LANES,
     Snippet(
         "atan2_f32",
         """\

@@ -7,8 +7,11 @@ This module does not know who calls them; the errors stand in `cmath`.
 
 from tilewright.kernels.cmath_snippet import Snippet, Step, horner, in_steps, lanes_head
 from tilewright.kernels.cmath_wide import (
+    BASES,
     EXP_LANES,
     LOG1P_LANES,
+    LOG2_LANES,
+    LOG10_LANES,
     LOG_LANES,
     LOG_TERMS,
     NOTHING,
@@ -210,6 +213,39 @@ static inline float cosh_f32(float x) {
     ),
 )
 
+
+def _to_base(base: str, factor: str) -> Snippet:
+    """factor: 1 / ln base."""
+    scale, rest, whole, under = BASES[base]
+    low = f"fma_f32(n, {under}, p - (sum - e))" if under else "p - (sum - e)"
+    return Snippet(
+        f"log{base}_f32",
+        f"""\
+static inline float log{base}_f32(float x) {{
+#ifdef __FMA__
+    const int tiny = x < 1.17549435e-38f;
+    const int i = bits_f32(tiny ? x * 8388608.0f : x) - {ROOT_BITS};
+    const int k = i >> 23;
+    const float f = from_bits_f32((i & 0x007fffff) + {ROOT_BITS}) - 1.0f;
+    const float n = (float)(tiny ? k - 23 : k);
+{_LOGARITHM}\
+    const float s = f * f, g = fma_f32(s, -0.5f, q * (f * s)), p = f * {scale};
+    const float lost = fma_f32(f, {rest}, fma_f32(g, {scale}, fma_f32(f, {scale}, -p)));
+    const float e = n * {whole};
+    const float sum = e + p;
+    float y = sum + ({low} + lost);
+    y = x == __builtin_inff() ? x : y;
+    y = x == 0.0f ? -__builtin_inff() : y;
+    return x >= 0.0f ? y : __builtin_nanf("");
+#else
+    const double u = x;
+    return log_edges(u, log_wide(u, u - 1.0) * {factor});
+#endif
+}}""",
+        ("bits_f32", "fma_f32", "log_wide", "log_edges"),
+    )
+
+
 LOGARITHMS = (
     Snippet(
         "log_f32",
@@ -265,23 +301,13 @@ static inline float log_edges(double u, double y) {
     return (float)(u >= 0.0 ? r : __builtin_nan(""));
 }""",
     ),
-    Snippet(
-        "log2_f32",
-        """\
-static inline float log2_f32(float x) {
-    const double u = x;
-    return log_edges(u, log_wide(u, u - 1.0) * 1.4426950408889634);
-}""",
-        ("log_wide", "log_edges"),
-    ),
-    Snippet(
-        "log10_f32",
-        """\
-static inline float log10_f32(float x) {
-    const double u = x;
-    return log_edges(u, log_wide(u, u - 1.0) * 0.4342944819032518);
-}""",
-        ("log_wide", "log_edges"),
+    *(
+        snippet
+        for base, wide_scale, lanes in (
+            ("2", "1.4426950408889634", LOG2_LANES),
+            ("10", "0.4342944819032518", LOG10_LANES),
+        )
+        for snippet in (_to_base(base, wide_scale), lanes)
     ),
     Snippet(
         "log1p_f32",

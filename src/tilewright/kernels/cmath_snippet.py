@@ -68,11 +68,16 @@ def in_roads(
 
     c: the type of an element.  far: the condition of one argument, or one of each, that is far off.
     """
+    text = f"{lanes_head(name, c, takes)}{roads(name, c, far, near, takes)}}}"
+    return Snippet(f"{name}_lanes", text, (name, *needs))
+
+
+def roads(name: str, c: str, far: str, near: str, takes: Sequence[str] = ("x",)) -> str:
+    """Return the lines of what `in_roads` returns."""
     read = "".join(f"        const {c} {one} = {one}_[l];\n" for one in takes)
     arguments = ", ".join(f"{one}_[l]" for one in takes)
     loop = "for (long l = 0; l < count; l++)"
-    text = f"""\
-{lanes_head(name, c, takes)}\
+    return f"""\
     int far = 0;
     {loop} {{
 {read}\
@@ -82,8 +87,7 @@ def in_roads(
         {loop} x_[l] = {name}({arguments});
     else
         {loop} x_[l] = {near}({arguments});
-}}"""
-    return Snippet(f"{name}_lanes", text, (name, *needs))
+"""
 
 
 def lanes_head(name: str, c: str = "float", takes: Sequence[str] = ("x",)) -> str:

@@ -8,15 +8,24 @@ vectors before the next.  What comes out has the bits of the function of one lan
   Else k is added to the exponent, where no lane of the four vectors is far from 0; where one is,
   all four go the way of `exp_f32`.
 - The error function: both of its polynomials.
-- Logarithms of normal numbers; where a lane of four vectors holds another, all go the way of the
-  function of one lane.
+- Logarithms of normal numbers.
 
 This module does not know who calls it.
 """
 
-from tilewright.kernels.cmath_snippet import Snippet, lanes_head
+from tilewright.kernels.cmath_snippet import Snippet
+from tilewright.kernels.cmath_vectors import (
+    MOST,
+    UNSIGNED,
+    each,
+    floats,
+    fused,
+    guarded,
+    lanes,
+    operation,
+    polynomial,
+)
 
-MOST = 4  # vectors under way: with what they are made of they fill 16 registers
 FAR = 87  # |x| up to which e^x and all that it is made of are normal numbers
 # Of e^r = 1 + r + r^2 q for |r| <= ln 2 / 2: the terms of q, that of the highest power first.
 TERMS = (
@@ -42,6 +51,11 @@ LOG_TERMS = (
     "-2.49999940e-1f",
     "3.33333312e-1f",
 )
+# By base: 1 / ln base in two parts, and ln 2 / ln base in two, of which the first has 15 bits.
+BASES = {
+    "2": ("1.44269502f", "1.92596303e-8f", "1.0f", ""),
+    "10": ("0.434294492f", "-1.010305e-8f", "0.301025391f", "4.60503907e-6f"),
+}
 ROOT_BITS = "0x3f3504f3"
 NOTHING = "5.9604645e-8f"
 
@@ -73,43 +87,28 @@ ROOT_TERMS = (
 ERF_NEAR, ERF_MIDDLE, ERF_LAST = "0.8203125f", "0.9375f", "3.03125f"
 
 
-def _operation(name: str, to: str, a: str, b: str) -> str:
-    return f'__asm__("{name} %2, %1, %0" : "=v"({to}) : "v"({a}), "v"({b}));'
-
-
-def _fused(to: str, a: str, b: str, c: str, name: str = "vfmadd213ps") -> str:
-    return f'__asm__("{name} %3, %2, %0" : "=v"({to}) : "0"({a}), "v"({b}), "v"({c}));'
-
-
-def _polynomial(to: str, of: str, terms: tuple[str, ...]) -> tuple[str, ...]:
-    first, *rest = terms
-    fused = (_fused(to, to, of, f"zero + {term}") for term in rest)
-    return (f"{to} = zero + {first};", *fused)
-
-
 def _power(of: str, rounding: str, *noted: str) -> tuple[str, ...]:
     """Return the steps to q = e^r and n = k; what is noted is so while n is k and the rounding."""
     return (
-        _fused("n[k]", of, "zero + 1.44269504f", f"zero + {rounding}"),
+        fused("n[k]", of, "zero + 1.44269504f", f"zero + {rounding}"),
         *noted,
         f"n[k] -= {rounding};",
-        _fused("r[k]", "n[k]", "zero - 0.693145752f", of),
-        _fused("r[k]", "n[k]", "zero - 1.42860677e-6f", "r[k]"),
-        *_polynomial("q[k]", "r[k]", (*TERMS, "1.0f", "1.0f")),
+        fused("r[k]", "n[k]", "zero - 0.693145752f", of),
+        fused("r[k]", "n[k]", "zero - 1.42860677e-6f", "r[k]"),
+        *polynomial("q[k]", "r[k]", (*TERMS, "1.0f", "1.0f")),
     )
 
 
-_UNSIGNED = "typedef unsigned U __attribute__((vector_size(4 * wide)));"
 _BITS = "b[k] = (U)n[k];"
 # Of a number and a NaN, the least and the greatest are the second operand.
 _BOUNDED = (
-    _operation("vminps", "a[k]", "zero + 89.0f", "x[k]"),
-    _operation("vmaxps", "a[k]", "zero - 104.0f", "a[k]"),
+    operation("vminps", "a[k]", "zero + 89.0f", "x[k]"),
+    operation("vmaxps", "a[k]", "zero - 104.0f", "a[k]"),
 )
 _AT_ONCE = (
     *_BOUNDED,
     *_power("a[k]", "12583166.0f"),
-    _operation("vscalefps", "x[k]", "q[k]", "n[k]"),
+    operation("vscalefps", "x[k]", "q[k]", "n[k]"),
 )
 _BY_HALVES = (
     *_BOUNDED,
@@ -119,40 +118,44 @@ _BY_HALVES = (
     "x[k] = q[k] * (V)((b[k] - h[k]) << 23);",
 )
 # As integers, numbers without their sign are ordered as they are, and NaN is above all.
-_FARTHEST = (_operation("vpmaxsd", "far", "far", "(U)x[k] & 0x7fffffff"),)
+_FARTHEST = (operation("vpmaxsd", "far", "far", "(U)x[k] & 0x7fffffff"),)
 _NEAR = (*_power("x[k]", "12582912.0f", _BITS), "x[k] = (V)((U)q[k] + (b[k] << 23));")
 _ERF = (
     "a[k] = (V)((U)x[k] & 0x7fffffff);",
     "s[k] = a[k] * a[k];",
-    *_polynomial("q[k]", "s[k]", ERF_TERMS),
-    _fused("q[k]", "a[k]", "q[k]", "a[k]"),
+    *polynomial("q[k]", "s[k]", ERF_TERMS),
+    fused("q[k]", "a[k]", "q[k]", "a[k]"),
     f"t[k] = a[k] - {ERF_MIDDLE};",
-    _operation("vminps", "t[k]", f"zero + {ERF_LAST}", "t[k]"),
-    *_polynomial("p[k]", "t[k]", ROOT_TERMS),
-    _fused("p[k]", "p[k]", "p[k]", "zero + 1.0f", "vfnmadd213ps"),
+    operation("vminps", "t[k]", f"zero + {ERF_LAST}", "t[k]"),
+    *polynomial("p[k]", "t[k]", ROOT_TERMS),
+    fused("p[k]", "p[k]", "p[k]", "zero + 1.0f", "vfnmadd213ps"),
     f"m[k] = (U)(a[k] > zero + {ERF_NEAR});",
     "x[k] = (V)((m[k] & (U)p[k]) | (~m[k] & (U)q[k]) | ((U)x[k] & 0x80000000));",
 )
 
 
 # A normal number above 0 has bits from 0x00800000 on and before those of infinity, 0x7f800000.
-_UNUSUAL = (_operation("vpmaxud", "far", "far", "(U)u[k] - 0x00800000"),)
+_UNUSUAL = (operation("vpmaxud", "far", "far", "(U)u[k] - 0x00800000"),)
 _LOG_HEAD = (
     f"i[k] = (I)u[k] - {ROOT_BITS};",
     "n[k] = __builtin_convertvector(i[k] >> 23, V);",
 )
-_LOG_TAIL = (
-    *_polynomial("q[k]", "f[k]", LOG_TERMS),
+_LOG_REST = (
+    *polynomial("q[k]", "f[k]", LOG_TERMS),
     "s[k] = f[k] * f[k];",
     "p[k] = f[k] * s[k];",
-    _fused("q[k]", "q[k]", "p[k]", "r[k]"),
-    _fused("q[k]", "s[k]", "zero - 0.5f", "q[k]"),
-    "f[k] += q[k];",
-    _fused("f[k]", "n[k]", "zero + 0.693145752f", "f[k]"),
 )
+_LOG_TAIL = (
+    *_LOG_REST,
+    fused("q[k]", "q[k]", "p[k]", "r[k]"),
+    fused("q[k]", "s[k]", "zero - 0.5f", "q[k]"),
+    "f[k] += q[k];",
+    fused("f[k]", "n[k]", "zero + 0.693145752f", "f[k]"),
+)
+_FRACTION = f"f[k] = (V)((i[k] & 0x007fffff) + {ROOT_BITS}) - 1.0f;"
 _LOG = (
     *_LOG_HEAD,
-    f"f[k] = (V)((i[k] & 0x007fffff) + {ROOT_BITS}) - 1.0f;",
+    _FRACTION,
     "r[k] = n[k] * 1.42860677e-6f;",
     *_LOG_TAIL,
     "x[k] = f[k];",
@@ -161,106 +164,80 @@ _LOG1P = (
     *_LOG_HEAD,
     "t[k] = (V)(0x40800000 - (U)(i[k] >> 23 << 23));",
     "a[k] = x[k] * 0.25f;",
-    _fused("p[k]", "t[k]", "zero + 0.25f", "zero - 1.0f"),
-    _fused("f[k]", "a[k]", "t[k]", "p[k]"),
+    fused("p[k]", "t[k]", "zero + 0.25f", "zero - 1.0f"),
+    fused("f[k]", "a[k]", "t[k]", "p[k]"),
     "p[k] -= f[k];",
-    _fused("r[k]", "a[k]", "t[k]", "p[k]"),
-    _fused("r[k]", "n[k]", "zero + 1.42860677e-6f", "r[k]"),
+    fused("r[k]", "a[k]", "t[k]", "p[k]"),
+    fused("r[k]", "n[k]", "zero + 1.42860677e-6f", "r[k]"),
     *_LOG_TAIL,
     f"m[k] = (U)((V)((U)x[k] & 0x7fffffff) < zero + {NOTHING});",
     "x[k] = (V)((m[k] & (U)x[k]) | (~m[k] & (U)f[k]));",
 )
 
 
-def _each(steps: tuple[str, ...]) -> str:
-    head = f"#pragma GCC unroll {MOST}\n        for (long k = 0; k < vectors; k++)\n            "
-    return "".join(f"{head}{step}\n" for step in steps)
-
-
-def _lanes(name: str, body: str) -> Snippet:
-    """Return a function of lanes: `body` is of the vectors x[0] to before x[vectors]."""
-    text = f"""\
-/* Step by step for all vectors, so that their chains stand beside each other. */
-{lanes_head(name)}\
-#if defined(__AVX512F__) || (defined(__AVX2__) && defined(__FMA__))
-#ifdef __AVX512F__
-    enum {{ wide = 16 }};
-#else
-    enum {{ wide = 8 }};
-#endif
-    typedef float V __attribute__((vector_size(4 * wide), aligned(4), may_alias));
-    const V zero = {{0}};
-    const long vectors = count / wide < {MOST} ? count / wide : {MOST};
-    for (long at = 0; at < count; at += {MOST} * wide) {{
-        V *const x = (V *)(x_ + at);
-{body}\
-    }}
-#else
-    for (long l = 0; l < count; l++) x_[l] = {name}(x_[l]);
-#endif
-}}"""
-    return Snippet(f"{name}_lanes", text, (name,))
-
-
-EXP_LANES = _lanes(
+EXP_LANES = lanes(
     "exp_f32",
     f"""\
         V a[{MOST}], n[{MOST}], r[{MOST}], q[{MOST}];
 #ifdef __AVX512F__
-{_each(_AT_ONCE)}\
+{each(_AT_ONCE)}\
 #else
-        {_UNSIGNED}
+        {UNSIGNED}
         U b[{MOST}], h[{MOST}], far = {{0}};
-{_each(_FARTHEST)}\
+{each(_FARTHEST)}\
         const V signs = (V)((U)(zero + {FAR}.0f) - far);
         if (__builtin_expect(__builtin_ia32_movmskps256(signs) == 0, 1)) {{
-{_each(_NEAR)}\
+{each(_NEAR)}\
         }} else {{
-{_each(_BY_HALVES)}\
+{each(_BY_HALVES)}\
         }}
 #endif
 """,
 )
-ERF_LANES = _lanes(
+ERF_LANES = lanes(
     "erf_f32",
     f"""\
         V a[{MOST}], s[{MOST}], q[{MOST}], t[{MOST}], p[{MOST}];
-        {_UNSIGNED}
+        {UNSIGNED}
         U m[{MOST}];
-{_each(_ERF)}""",
+{each(_ERF)}""",
 )
+
+
+def _to_base(base: str) -> tuple[str, ...]:
+    """Return the steps of a logarithm to another base: what each product and sum rounds is kept."""
+    scale, rest, whole, under = BASES[base]
+    return (
+        *_LOG_HEAD,
+        _FRACTION,
+        *_LOG_REST,
+        "q[k] *= p[k];",
+        fused("q[k]", "s[k]", "zero - 0.5f", "q[k]"),
+        f"h[k] = f[k] * {scale};",
+        fused("s[k]", "f[k]", f"zero + {scale}", "zero - h[k]"),
+        fused("s[k]", "q[k]", f"zero + {scale}", "s[k]"),
+        fused("s[k]", "f[k]", f"zero + {rest}", "s[k]"),
+        f"e[k] = n[k] * {whole};",
+        "a[k] = e[k] + h[k];",
+        "h[k] -= a[k] - e[k];",
+        fused("h[k]", "n[k]", f"zero + {under}", "h[k]") if under else "",
+        "x[k] = a[k] + (h[k] + s[k]);",
+    )
 
 
 def _logarithm(name: str, of: str, steps: tuple[str, ...]) -> Snippet:
     """Return the lanes of a logarithm of u, which `of` makes of x."""
-    floats = ", ".join(
-        f"{one}[{MOST}]" for one in "afnpqrstu" if f"{one}[k]" in of + "".join(steps)
-    )
-    masks = f"m[{MOST}], " if "m[k]" in "".join(steps) else ""
-    return _lanes(
-        name,
-        f"""\
-        {_UNSIGNED}
-        typedef int I __attribute__((vector_size(4 * wide)));
-        V {floats};
+    masks = f"U m[{MOST}];" if "m[k]" in "".join(steps) else ""
+    declared = f"""\
+typedef int I __attribute__((vector_size(4 * wide)));
+        V {floats("aefhnpqrstu", of, *steps)};
         I i[{MOST}];
-        U {masks}far = {{0}};
-{_each((of, *_UNUSUAL))}\
-        far |= far + 0x01000000;
-#ifdef __AVX512F__
-        unsigned short unusual;
-        __asm__("vptestmd %2, %1, %0" : "=Yk"(unusual) : "v"(far), "v"((U)zero + 0x80000000));
-#else
-        const int unusual = __builtin_ia32_movmskps256((V)far);
-#endif
-        if (__builtin_expect(unusual == 0, 1)) {{
-{_each(steps)}\
-        }} else {{
-            for (long l = at; l < at + vectors * wide; l++) x_[l] = {name}(x_[l]);
-        }}
-""",
-    )
+        {masks}"""
+    unusual = "far | (far + 0x01000000)"
+    return lanes(name, guarded(name, (of, *_UNUSUAL), unusual, declared, steps))
 
 
 LOG_LANES = _logarithm("log_f32", "u[k] = x[k];", _LOG)
 LOG1P_LANES = _logarithm("log1p_f32", "u[k] = zero + 1.0f + x[k];", _LOG1P)
+LOG2_LANES = _logarithm("log2_f32", "u[k] = x[k];", _to_base("2"))
+LOG10_LANES = _logarithm("log10_f32", "u[k] = x[k];", _to_base("10"))

@@ -23,7 +23,8 @@ from tilewright.kernels.text import ATOM, Scope, Term, c_type
 LONG = 8
 """Operations from which a function takes so long that others are worth computing meanwhile."""
 STEPPED = {
-    **dict.fromkeys(("erf", "exp", "log", "log1p", "pow", "sigmoid", "tanh", "tan"), (F32,)),
+    **dict.fromkeys(("atan", "erf", "exp", "log", "log10", "log1p", "log2"), (F32,)),
+    **dict.fromkeys(("pow", "sigmoid", "tan", "tanh"), (F32,)),
     **dict.fromkeys(("sin", "cos", "fmod", "mod", "floordiv"), (F32, F64)),
 }
 """Functions of lanes, written in steps or with a shorter road where no lane is far off, and the
