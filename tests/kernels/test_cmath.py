@@ -12,7 +12,7 @@ from scipy import special
 
 from tilewright.kernels import FLAGS
 from tilewright.kernels.cmath import SNIPPETS, ULP
-from tilewright.kernels.lanes import STEPPED
+from tilewright.kernels.lanes import STEPPED, TAKEN
 
 from .harness import runnable
 
@@ -65,6 +65,9 @@ def build(folder: Path, processor: str) -> tuple[ctypes.CDLL, str]:
         text += "for (long i = 0; i < n; i++) y[i] = x[i];"
         text += f"for (long i = 0; i < n; i += 96) {{ {name}_f32_lanes(y + i, 64); "
         text += f"{name}_f32_lanes(y + i + 64, 32); }} }}"
+    for name in STEPS:
+        calls = (f"if (n == {n}) {name}_f32_lanes(y, {n});" for n in TAKEN)
+        text += f"\nvoid some_{name}(float *y, long n) {{ {' '.join(calls)} }}"
     for name in STEPS_OF_TWO:
         text += f"\nvoid loop_{name}_lanes(const float *x, const float *z, float *y, long n) {{"
         text += "for (long i = 0; i < n; i++) y[i] = x[i];"
@@ -180,6 +183,16 @@ def test_functions_of_lanes_have_the_bits_of_one(name: str, for_lanes: ctypes.CD
     x = x[: x.size // 96 * 96]
     one, lanes = (call(for_lanes, loop, x) for loop in (name, f"{name}_lanes"))
     np.testing.assert_array_equal(one.view(np.uint32), lanes.view(np.uint32))
+
+
+@pytest.mark.parametrize("count", TAKEN)
+@pytest.mark.parametrize("name", STEPS)
+def test_functions_of_lanes_touch_no_other(name: str, count: int, for_lanes: ctypes.CDLL) -> None:
+    x = np.linspace(0.1, 0.9, 128, dtype=np.float32)
+    y = x.copy()
+    getattr(for_lanes, f"some_{name}")(ctypes.c_void_p(y.ctypes.data), ctypes.c_long(count))
+    np.testing.assert_array_equal(y[count:], x[count:])
+    np.testing.assert_array_equal(y[:count], call(for_lanes, name, x)[:count])
 
 
 @pytest.mark.parametrize("name", STEPS_OF_TWO)

@@ -29,13 +29,23 @@ STEPPED = {
 }
 """Functions of lanes, written in steps or with a shorter road where no lane is far off, and the
 types that they are written for."""
+TAKEN = (16, 32, 64)
+"""How many lanes functions of them are computed of: of these, vectors of any length make whole
+blocks."""
+WORD = 4
+"""Bytes of an element that every processor with such vectors reads under a condition."""
 IVDEP = "#pragma GCC ivdep"
 FEW, MANY = 4, 16  # turns: the compiler writes out loops of so `MANY` before it looks for vectors
-FEW_AT_ONCE = f"#pragma GCC unroll {FEW}"
-"""Stands before a loop of few lanes that is to stay a loop until the compiler looks for vectors.
 
-Where GCC 12.2 has written it out and what is read hangs on a condition, it reads the elements of
-all vectors under the mask of the first."""
+
+def vectors_of(count: int | None) -> str:
+    """Return what the compiler is told before a loop of so many lanes, whose turns do not meet.
+
+    Few are to stay a loop until it looks for vectors: of what it has written out it finds few, and
+    where what is read hangs on a condition, GCC 12.2 reads all of them under the mask of the first.
+    """
+    few = FEW < (count or 0) <= MANY
+    return f"#pragma GCC unroll {FEW}\n{IVDEP}" if few else IVDEP
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +70,8 @@ class Lanes:
     """A loop of lanes: its name, the C text of its bounds, and how one of its turns is printed.
 
     opened: returns the scope of a turn inside of the scope given, which begins with a line if one
-    is given.  turn: prints into it.  block: how many are taken by steps at a time.
+    is given.  turn: prints into it.  block: how many are taken by steps at a time.  some: prints
+    a turn of which only what meets a condition has terms, where that can be.
     """
 
     name: str
@@ -69,6 +80,7 @@ class Lanes:
     high: str
     opened: Callable[[Scope, str], Scope]
     turn: Callable[[Scope], None]
+    some: Callable[[Scope, str], None] | None = None
 
 
 def has_steps(body: Body) -> bool:
@@ -193,15 +205,79 @@ def _takes_steps(printer: Printer, call: Call) -> bool:
 
 
 def print_stepped(
-    printer: Printer, lanes: Lanes, calls: tuple[Stepped, ...], scope: Scope, *, even: bool
+    printer: Printer, lanes: Lanes, calls: tuple[Stepped, ...], scope: Scope, *, count: int | None
 ) -> None:
-    """Print the loop with these calls by steps; the last lanes, which fill no block, as they are.
+    """Print the loop with these calls by steps: blocks of lanes, then the last, which fill none.
 
-    even: there are none of these.
+    count: how many lanes there are, if that is known.
     """
-    names = ("begin", "end", "rest", "at", "turn")
-    begin, end, rest, at, turn = (printer.fresh(name) for name in names)
-    block = scope.inner(at)
+    begin, end, rest, at = (printer.fresh(name) for name in ("begin", "end", "rest", "at"))
+    scope.add(f"const long {begin} = {lanes.low}, {end} = {lanes.high};")
+    scope.add(f"const long {rest} = {begin} + ({end} - {begin}) / {lanes.block} * {lanes.block};")
+    if count is None or count >= lanes.block:
+        block = scope.inner(at)
+        _print_block(printer, lanes, calls, block, at, str(lanes.block), lanes.block)
+        head = f"for (long {at} = {begin}; {at} < {rest}; {at} += {lanes.block})"
+        scope.attach(block, head)
+    last = None if count is None else count % lanes.block
+    if last is None or last > FEW or (last and lanes.some):
+        whole = lanes.block if last is None else filled(last)
+        inner = scope.inner()
+        _print_block(printer, lanes, calls, inner, rest, str(last or f"{end} - {rest}"), whole)
+        scope.attach(inner, f"if ({rest} < {end})")
+    elif last:
+        inner = lanes.opened(scope, "")
+        lanes.turn(inner)
+        for line in vectors_of(last).splitlines():
+            scope.add(line)
+        head = f"for (long {lanes.name} = {rest}; {lanes.name} < {end}; {lanes.name}++)"
+        scope.attach(inner, head)
+
+
+def has_words(printer: Printer) -> bool:
+    """Say whether all that is read can be read under a condition."""
+    return all(memory.dtype.bytes >= WORD for memory in printer.memory.values())
+
+
+def filled(count: int) -> int:
+    """Return how many lanes functions are computed of where there are `count`, 64 at most."""
+    return next((size for size in TAKEN if count <= size), TAKEN[-1])
+
+
+def running(printer: Printer, lane: str, some: str, every: int) -> tuple[str, str]:
+    """Return what C text bounds lanes of which `some` are present, of `every` at most, and the
+    condition that one is."""
+    printer.used.add("is_present")
+    return f"running({some}, {every})", f"is_present({lane}, {some})"
+
+
+def _or(around: Scope, condition: str, inner: Scope, otherwise: str) -> Scope:
+    """Return a scope in which one is chosen."""
+    both = around.inner()
+    both.attach(inner, f"if ({condition})")
+    both.add(f"else {otherwise}")
+    return both
+
+
+def _print_block(
+    printer: Printer,
+    lanes: Lanes,
+    calls: tuple[Stepped, ...],
+    block: Scope,
+    at: str,
+    count: str,
+    whole: int,
+) -> None:
+    """Print what is done for `count` lanes from `at` on; functions are computed of `whole`, of
+    which the others are 1, of which none of them is slow.
+
+    All are filled under a condition, where what is read can be: vectors that are read as they were
+    written need not wait until they are in the cache.
+    """
+    turn = printer.fresh("turn")
+    bound, present = count, ""
+    if count != str(whole):
+        bound, present = running(printer, turn, count, whole)
     known: dict[Expr, Term] = {}
 
     def opened() -> Scope:
@@ -209,9 +285,10 @@ def print_stepped(
         inner.known.update(known)
         return inner
 
-    def attach(inner: Scope, around: Scope) -> None:
-        around.add(IVDEP)
-        around.attach(inner, f"for (long {turn} = 0; {turn} < {lanes.block}; {turn}++)")
+    def attach(inner: Scope, around: Scope, below: str) -> None:
+        for line in vectors_of(int(below) if below.isdecimal() else whole).splitlines():
+            around.add(line)
+        around.attach(inner, f"for (long {turn} = 0; {turn} < {below}; {turn}++)")
 
     for step in calls:
         call, inner, held = step.call, opened(), printer.held(step.call)
@@ -220,24 +297,25 @@ def print_stepped(
         printer.used.add(function)
         for array, arg in zip(arrays, call.args, strict=True):
             term = convert(printer.value(arg, inner), held)
-            block.add(f"{c_type(held)} {array}[{lanes.block}];")
+            block.add(f"{c_type(held)} {array}[{whole}];")
             inner.add(f"{array}[{turn}] = {term.text};")
         holds = [convert(printer.value(cond, block), BOOL).at(ATOM) for cond in step.given]
         around = block.inner() if holds else block
-        attach(inner, around)
-        around.add(f"{function}({', '.join(arrays)}, {lanes.block});")
+        ones = f"{' = '.join(f'{array}[{turn}]' for array in arrays)} = 1;"
+        asks = bool(present) and has_words(printer)
+        attach(
+            _or(block, present, inner, ones) if asks else inner, around, bound if asks else count
+        )
+        if present and not asks:
+            around.add(f"for (long {turn} = {count}; {turn} < {bound}; {turn}++) {ones}")
+        around.add(f"{function}({', '.join(arrays)}, {bound});")
         if holds:
             block.attach(around, f"if ({' & '.join(holds)})")
         known[call] = Term(f"{arrays[0]}[{turn}]", held, ATOM)
     inner = opened()
-    lanes.turn(inner)
-    attach(inner, block)
-    scope.add(f"const long {begin} = {lanes.low}, {end} = {lanes.high};")
-    scope.add(f"const long {rest} = {begin} + ({end} - {begin}) / {lanes.block} * {lanes.block};")
-    scope.attach(block, f"for (long {at} = {begin}; {at} < {rest}; {at} += {lanes.block})")
-    if not even:
-        inner = lanes.opened(scope, "")
+    if lanes.some and present:
+        lanes.some(inner, present)
+        attach(inner, block, bound)
+    else:
         lanes.turn(inner)
-        scope.add(IVDEP)
-        head = f"for (long {lanes.name} = {rest}; {lanes.name} < {end}; {lanes.name}++)"
-        scope.attach(inner, head)
+        attach(inner, block, count)

@@ -22,18 +22,20 @@ from tilewright.kernels.expression import Memory, Printer, bound_to
 from tilewright.kernels.functions import apply
 from tilewright.kernels.lanes import (
     FEW,
-    FEW_AT_ONCE,
-    IVDEP,
     LONG,
-    MANY,
     Lanes,
     Made,
     Stepped,
+    filled,
     has_choices,
     has_steps,
+    has_words,
     print_stepped,
+    running,
     stepped,
+    vectors_of,
 )
+from tilewright.kernels.last_lanes import LastLanes, takes
 from tilewright.kernels.loops import (
     Buffer,
     Do,
@@ -51,7 +53,13 @@ from tilewright.kernels.loops import (
 )
 from tilewright.kernels.reduce import BEST
 from tilewright.kernels.statement import Statement
-from tilewright.kernels.sums import Held, declare, halve, result_of, take
+from tilewright.kernels.sums import (
+    Held,
+    declare,
+    halve,
+    result_of,
+    take,
+)
 from tilewright.kernels.text import ATOM, NO_VECTORS, ONE_BY_ONE, PRODUCT, SUM, Scope, Term, c_type
 
 
@@ -96,6 +104,7 @@ class _Walk:
         self.held: dict[str, Held] = {}
         self.kept: dict[Expr, Term] = {}
         self.blocks: dict[str, str] = {}
+        self.last = LastLanes(printer, nest, self.held, self.kept, self.index)
         does = (item for item in walk(nest.items) if isinstance(item, Do))
         self.far = frozenset(item.formula for item in does if item.streamed)
         self.has_steps = has_steps(nest.body)
@@ -125,6 +134,16 @@ class _Walk:
                 self.streamed(item, streams, scope)
             case Loop() if calls := self.stepped(item, scope):
                 self.by_steps(item, calls, scope)
+            case Loop() if whole := self.last.whole(item, self.count(item.low, item.high)):
+                inner, high = self.opened(scope, item), self.index(item.high, scope)
+                self.items(tuple(one for one in item.items if isinstance(one, Let)), inner)
+                bound, present = running(printer, item.name, high, whole)
+                self.last.take_some(item, present, inner)
+                for line in vectors_of(whole).splitlines():
+                    scope.add(line)
+                scope.attach(
+                    inner, f"for (long {item.name} = 0; {item.name} < {bound}; {item.name}++)"
+                )
             case Loop():
                 pragma = self.pragma(item)
                 head = self.head(item, scope, told=bool(pragma))
@@ -196,10 +215,12 @@ class _Walk:
         return stepped(self.printer, self.made(loop), lanes, self.opened(scope, loop))
 
     def block(self, loop: Loop) -> int:
-        """Return how many lanes are taken by steps at a time, 0 where there are fewer."""
+        """Return how many lanes are taken by steps at a time, 0 where there are too few."""
         counts = (self.count(loop.low, high) for high in parts(loop.high, "min"))
         most = min((count for count in counts if count is not None), default=LANES)
-        return LANES if most >= LANES else most if most == LANES // 2 else 0
+        count = self.count(loop.low, loop.high)
+        few = most <= FEW and not (takes(loop) and self.last.takes_only(loop, count))
+        return 0 if few else min(LANES, filled(most))
 
     def made(self, loop: Loop) -> Made:
         """Return what a turn of a loop makes; nothing where it does more than that."""
@@ -233,13 +254,16 @@ class _Walk:
             self.begin(loop, inner)
             self.items(loop.items[len(lets) :], inner)
 
+        def some(inner: Scope, present: str) -> None:
+            self.last.take_some(loop, present, inner)
+
         low, high = (self.bound(bound, scope) for bound in (loop.low, loop.high))
-        block = self.block(loop)
-        lanes = Lanes(loop.name, block, low, high, opened, turn)
         count = self.count(loop.low, loop.high)
+        beyond = some if self.last.takes_only(loop, count) else None
+        lanes = Lanes(loop.name, self.block(loop), low, high, opened, turn, beyond)
         outside = self.printer.limits
         self.printer.bounded((*outside, *_limits(loop)))
-        print_stepped(self.printer, lanes, calls, scope, even=not (count or 1) % block)
+        print_stepped(self.printer, lanes, calls, scope, count=count)
         self.printer.bounded(outside)
 
     def count(self, low: Expr, high: Expr) -> int | None:
@@ -297,10 +321,10 @@ class _Walk:
         """Return what the compiler is told of a loop: its turns do not meet, or all meet in one
         sum."""
         if loop.kind == "lanes":
-            few = FEW < (self.count(loop.low, loop.high) or 0) <= MANY
             row = not names(loop.low) and bool(self.stored(loop))
-            told = few and (self.has_choices or row)
-            return f"{FEW_AT_ONCE}\n{IVDEP}" if told else IVDEP
+            # The last lanes of short elements read a part of a vector.
+            told = has_words(self.printer) or row or self.has_choices
+            return vectors_of(self.count(loop.low, loop.high) if told else None)
         every = (item for item in walk(self.nest.items) if isinstance(item, Loop))
         moving = {loop.name, *(one.name for one in every if one.kind == "lanes")}
         chained = any(

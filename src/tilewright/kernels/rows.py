@@ -115,7 +115,9 @@ def _side_by_side(
         return vectorize(nest, inner, of=of)
     if not any(statement.formula.op in BEST for statement in sums):
         usual = _usual(nest, inner, of, extents)
-        lanes = LANES if usual >= 2 * LANES else 16 if usual >= 16 else 1
+        words = all(tensor.type.dtype.bytes >= 4 for tensor in nest.body.inputs)
+        few = 5 if has_steps(nest.body) and words else 16
+        lanes = LANES if usual >= 2 * LANES else 16 if usual >= few else 1
         extremes = all(statement.formula.op in ("max=", "min=") for statement in sums)
         lanes = EXTREMES if extremes and usual >= 8 * EXTREMES else lanes
     count = volume([extents[name] for name in columns]) // lanes

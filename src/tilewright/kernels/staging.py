@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from tilewright.base.errors import LoopError
 from tilewright.base.expr import Call, Const, Expr, Read, Sym, names
-from tilewright.base.sizes import divides
+from tilewright.base.sizes import divides, same
 from tilewright.base.syntax import show as show_expr
 from tilewright.kernels.loops import (
     Buffer,
@@ -71,7 +71,7 @@ def block(
 
         rest = () if divides(by, length) else (lanes(Const(whole), length % by),)
         blocks = Loop(outer, Const(0), Const(whole), (lanes(Sym(outer), by),), "serial", by)
-        return (blocks, *rest)
+        return rest if same(whole, 0) else (blocks, *rest)
 
     return rewritten(nest, name, new, outer, inner)
 

@@ -114,10 +114,7 @@ def take(printer: Printer, statement: Statement, held: Held, slot: str, scope: S
     if faults:
         printer.check(faults, asked, scope)
     condition = convert(printer.conjunction(asked, scope), BOOL)
-    value = printer.repeated(bound(formula.value), scope)
-    base = accumulator(formula, printer.type_of(formula.value))
-    term = convert(convert(value, base), held.dtype)
-    into = f"{held.name}[{slot}]"
+    term = term_of(printer, statement, held, scope)
     if formula.op in BEST:
         _take_best(printer, statement, held, slot, (condition, term), scope)
         return
@@ -126,8 +123,28 @@ def take(printer: Printer, statement: Statement, held: Held, slot: str, scope: S
     if held.mark:
         here = f"{held.mark}[{slot}]"
         scope.add(f"{here} = {here} | {condition.at(SUM)};" if asked else f"{here} = 1;")
-    text = combined(formula.op, into, term.at(UNARY), held.dtype, printer.used)
-    scope.add(f"{into} = {text};")
+    scope.add(taken_into(printer, held, slot, term.at(UNARY)))
+
+
+def is_plain(printer: Printer, statement: Statement, held: Held) -> bool:
+    """Say whether terms are there whatever the operands hold, and no index of them is at fault."""
+    value = statement.bound(statement.formula.value)
+    best = statement.formula.op in BEST
+    return not (best or held.mark or present(printer, statement) or printer.faults(value))
+
+
+def term_of(printer: Printer, statement: Statement, held: Held, scope: Scope) -> Term:
+    """Print a term of a reduction, in the type of its accumulators."""
+    formula = statement.formula
+    value = printer.repeated(statement.bound(formula.value), scope)
+    base = accumulator(formula, printer.type_of(formula.value))
+    return convert(convert(value, base), held.dtype)
+
+
+def taken_into(printer: Printer, held: Held, slot: str, term: str) -> str:
+    """Return the line that takes a term, as text, into the accumulator at `slot`."""
+    into = f"{held.name}[{slot}]"
+    return f"{into} = {combined(held.statement.formula.op, into, term, held.dtype, printer.used)};"
 
 
 def _take_best(

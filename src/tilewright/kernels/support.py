@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from tilewright.base.dtypes import F32, F64, I8, I16, I32, I64, U8, DType
 from tilewright.kernels.cmath import SNIPPETS
-from tilewright.kernels.cmath_snippet import Snippet, in_roads
+from tilewright.kernels.cmath_snippet import LANES, Snippet, in_roads
 
 _HALF = (
     Snippet(
@@ -279,6 +279,30 @@ static inline void next_page(const void *place) {
     __builtin_prefetch(place, 1);
 #endif
 }""",
+    ),
+    Snippet(
+        "is_present",
+        f"""\
+/* Lanes of which some are present: all run where a vector can be read in part.  It is looked up who
+   is, as of a comparison the compiler takes the last lane out of the loop. */
+static inline int is_present(long lane, long some) {{
+#ifdef __AVX2__
+    static const int present[{2 * LANES}] = {{{", ".join("1" * LANES)}}};
+    return present[lane + {LANES} - some];
+#else
+    (void)lane, (void)some;
+    return 1;
+#endif
+}}
+static inline long running(long some, long all) {{
+#ifdef __AVX2__
+    (void)some;
+    return all;
+#else
+    (void)all;
+    return some;
+#endif
+}}""",
     ),
     Snippet("malloc", "extern void *malloc(unsigned long);\nextern void free(void *);"),
     *SNIPPETS,

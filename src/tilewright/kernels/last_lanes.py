@@ -1,0 +1,117 @@
+"""The last lanes of a row, fewer than accumulators: all lanes run, of which some have terms.
+
+The idea: where part of a vector that was written whole is read again, a processor waits until it is
+in the cache.  So the others take what changes nothing, and whole vectors are read and written.
+
+This module does not know nests: what a loop holds is told by its caller.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from tilewright.base.expr import Call, Const, Expr, Read, Sym, substitute, walk
+from tilewright.kernels.cmath_snippet import LANES
+from tilewright.kernels.expression import Printer, bound_to
+from tilewright.kernels.lanes import WORD, filled
+from tilewright.kernels.loops import Do, Keep, Let, Loop, LoopNest
+from tilewright.kernels.reduce import identity
+from tilewright.kernels.sums import Held, is_plain, taken_into, term_of
+from tilewright.kernels.text import Scope, Term, c_type
+
+
+def takes(loop: Loop) -> list[Do]:
+    """Return the terms that a loop takes into accumulators."""
+    return [item for item in loop.items if isinstance(item, Do) and item.into]
+
+
+@dataclass(frozen=True, slots=True)
+class LastLanes:
+    """What is known where loops are printed: accumulators, kept values, and how indices are."""
+
+    printer: Printer
+    nest: LoopNest
+    held: Mapping[str, Held]
+    kept: dict[Expr, Term]
+    index: Callable[[Expr, Scope], str]
+
+    def whole(self, loop: Loop, count: int | None) -> int:
+        """Return how many accumulators a loop of `count` lanes is to fill: all that there are; 0
+        where that is what it does, or cannot be."""
+        length = min((self.held[do.into].length for do in takes(loop)), default=0)
+        fewer = count is not None and count < length <= LANES
+        return length if fewer and self.takes_only(loop, count) else 0
+
+    def takes_only(self, loop: Loop, count: int | None) -> bool:
+        """Say whether all that `count` lanes do is to take terms, whatever they hold, and to keep
+        values, of elements side by side: so that more lanes may run than have terms."""
+        does, kept = takes(loop), [item for item in loop.items if isinstance(item, Keep)]
+        lets = [item for item in loop.items if isinstance(item, Let)]
+        sums = [(self.nest.statement(item), self.held[item.into]) for item in does]
+        return (
+            count is not None
+            and loop.kind == "lanes"
+            and loop.low == Const(0)
+            and len(does) + len(kept) + len(lets) == len(loop.items)
+            and all(item.slot == Sym(loop.name) for item in does)
+            and all(item.buffer for item in kept)
+            and all(filled(count) <= held.length for _, held in sums)
+            and all(is_plain(self.printer, *one) for one in sums)
+            and all(self._is_beside(read, loop) for read in self._reads(loop))
+        )
+
+    def take_some(self, loop: Loop, present: str, scope: Scope) -> None:
+        """Print a turn of lanes of which those that are present have terms; the definitions of the
+        loop stand in `scope`."""
+        printer, some = self.printer, scope.inner()
+        some.pinned = True
+        lines = []
+        for item in loop.items:
+            match item:
+                case Do(_, _, into, slot):
+                    name, held = printer.fresh("t"), self.held[into]
+                    statement = self.nest.statement(item)
+                    nothing = identity(statement.formula.op, held.dtype).text
+                    scope.add(f"{c_type(held.dtype)} {name} = {nothing};")
+                    term = term_of(printer, statement, held, some)
+                    some.add(f"{name} = {term.text};")
+                    lines.append(taken_into(printer, held, self.index(slot, scope), name))
+                case Keep(read, buffer, place):
+                    term = printer.value(printer.normal(read), some)
+                    at = f"{buffer}[{self.index(place, some)}]"
+                    some.add(f"{at} = {term.text};")
+                    self.kept[printer.normal(read)] = Term(at, term.dtype)
+        scope.attach(some, f"if ({present})")
+        for line in lines:
+            scope.add(line)
+
+    def _reads(self, loop: Loop) -> Iterator[Read]:
+        """Yield what lanes that take terms and keep values read from memory."""
+        made = [item.read for item in loop.items if isinstance(item, Keep)]
+        kept = self.kept.keys() - {self.printer.normal(read) for read in made}
+        values: list[Expr] = [*made]
+        for do in takes(loop):
+            statement = self.nest.statement(do)
+            values.append(statement.bound(statement.formula.value))
+        seen: set[Expr] = set()
+        while values:
+            for node in walk(values.pop()):
+                if not isinstance(node, Read) or node in seen:
+                    continue
+                seen.add(node)
+                formula = self.nest.body.formula(node.tensor)
+                if node.tensor in self.printer.memory:
+                    yield node
+                elif formula is not None and self.printer.normal(node) not in kept:
+                    values += [part for part in bound_to(formula, node.index) if part is not None]
+
+    def _is_beside(self, read: Read, loop: Loop) -> bool:
+        """Say whether lanes read one element, or elements side by side."""
+        memory = self.printer.memory[read.tensor]
+        lets = {item.name: item.value for item in loop.items if isinstance(item, Let)}
+        place: Expr = Const(0)
+        for entry, stride in zip(read.index, memory.strides, strict=True):
+            step = Call("mul", (substitute(entry, lets), Const(stride)))
+            place = Call("add", (place, step))
+        after = substitute(place, {loop.name: Call("add", (Sym(loop.name), Const(1)))})
+        apart = self.printer.simplify(Call("sub", (after, place)))
+        return memory.dtype.bytes >= WORD and apart in (Const(0), Const(1))
