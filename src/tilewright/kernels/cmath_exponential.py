@@ -214,8 +214,27 @@ static inline float cosh_f32(float x) {
 )
 
 
+# Of x, scaled up where it is subnormal: k = n and f, x = 2^k (1 + f), and q of ln(1 + f).
+_OF_NORMAL = f"""\
+    const int tiny = x < 1.17549435e-38f;
+    const int i = bits_f32(tiny ? x * 8388608.0f : x) - {ROOT_BITS};
+    const int k = i >> 23;
+    const float f = from_bits_f32((i & 0x007fffff) + {ROOT_BITS}) - 1.0f;
+    const float n = (float)(tiny ? k - 23 : k);
+{_LOGARITHM}\
+"""
+_LOG_EDGES = """\
+    y = x == __builtin_inff() ? x : y;
+    y = x == 0.0f ? -__builtin_inff() : y;
+    return x >= 0.0f ? y : __builtin_nanf("");
+"""
+
+
 def _to_base(base: str, factor: str) -> Snippet:
-    """factor: 1 / ln base."""
+    """Return a logarithm to a base, of which what each product and sum rounds is kept.
+
+    factor: 1 / ln base.
+    """
     scale, rest, whole, under = BASES[base]
     low = f"fma_f32(n, {under}, p - (sum - e))" if under else "p - (sum - e)"
     return Snippet(
@@ -223,20 +242,13 @@ def _to_base(base: str, factor: str) -> Snippet:
         f"""\
 static inline float log{base}_f32(float x) {{
 #ifdef __FMA__
-    const int tiny = x < 1.17549435e-38f;
-    const int i = bits_f32(tiny ? x * 8388608.0f : x) - {ROOT_BITS};
-    const int k = i >> 23;
-    const float f = from_bits_f32((i & 0x007fffff) + {ROOT_BITS}) - 1.0f;
-    const float n = (float)(tiny ? k - 23 : k);
-{_LOGARITHM}\
+{_OF_NORMAL}\
     const float s = f * f, g = fma_f32(s, -0.5f, q * (f * s)), p = f * {scale};
     const float lost = fma_f32(f, {rest}, fma_f32(g, {scale}, fma_f32(f, {scale}, -p)));
     const float e = n * {whole};
     const float sum = e + p;
     float y = sum + ({low} + lost);
-    y = x == __builtin_inff() ? x : y;
-    y = x == 0.0f ? -__builtin_inff() : y;
-    return x >= 0.0f ? y : __builtin_nanf("");
+{_LOG_EDGES}\
 #else
     const double u = x;
     return log_edges(u, log_wide(u, u - 1.0) * {factor});
@@ -252,19 +264,12 @@ LOGARITHMS = (
         f"""\
 /* ln x = k ln 2 + ln(1 + f), 1 + f in [sqrt(1/2), sqrt 2); subnormal x is scaled up first. */
 static inline float log_f32(float x) {{
-    const int tiny = x < 1.17549435e-38f;
-    const int i = bits_f32(tiny ? x * 8388608.0f : x) - {ROOT_BITS};
-    const int k = i >> 23;
-    const float f = from_bits_f32((i & 0x007fffff) + {ROOT_BITS}) - 1.0f;
-    const float n = (float)(tiny ? k - 23 : k);
-{_LOGARITHM}\
+{_OF_NORMAL}\
     const float s = f * f;
     float y = fma_f32(f * s, q, n * 1.42860677e-6f);
     y = fma_f32(-0.5f, s, y);
     y = fma_f32(n, 0.693145752f, f + y);
-    y = x == __builtin_inff() ? x : y;
-    y = x == 0.0f ? -__builtin_inff() : y;
-    return x >= 0.0f ? y : __builtin_nanf("");
+{_LOG_EDGES}\
 }}""",
         ("bits_f32", "fma_f32"),
     ),

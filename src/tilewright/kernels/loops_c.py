@@ -259,8 +259,8 @@ class _Walk:
 
         low, high = (self.bound(bound, scope) for bound in (loop.low, loop.high))
         count = self.count(loop.low, loop.high)
-        beyond = some if self.last.takes_only(loop, count) else None
-        lanes = Lanes(loop.name, self.block(loop), low, high, opened, turn, beyond)
+        takes_some = some if self.last.takes_only(loop, count) else None
+        lanes = Lanes(loop.name, self.block(loop), low, high, opened, turn, takes_some)
         outside = self.printer.limits
         self.printer.bounded((*outside, *_limits(loop)))
         print_stepped(self.printer, lanes, calls, scope, count=count)

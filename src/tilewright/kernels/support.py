@@ -280,6 +280,7 @@ static inline void next_page(const void *place) {
 #endif
 }""",
     ),
+    # LANES ones and as many zeros: read from LANES - some on, the first `some` are ones.
     Snippet(
         "is_present",
         f"""\
