@@ -33,7 +33,7 @@ TAKEN = (16, 32, 64)
 """How many lanes functions of them are computed of: of these, vectors of any length make whole
 blocks."""
 WORD = 4
-"""Bytes of an element that every processor with such vectors reads under a condition."""
+"""Bytes, at least, of an element that is read under a condition by a vector's operation."""
 IVDEP = "#pragma GCC ivdep"
 FEW, MANY = 4, 16  # turns: the compiler writes out loops of so `MANY` before it looks for vectors
 
@@ -220,12 +220,14 @@ def print_stepped(
         head = f"for (long {at} = {begin}; {at} < {rest}; {at} += {lanes.block})"
         scope.attach(block, head)
     last = None if count is None else count % lanes.block
-    if last is None or last > FEW or (last and lanes.some):
+    if last == 0:
+        return
+    if has_words(printer) and (last is None or last > FEW or lanes.some):
         whole = lanes.block if last is None else filled(last)
         inner = scope.inner()
         _print_block(printer, lanes, calls, inner, rest, str(last or f"{end} - {rest}"), whole)
         scope.attach(inner, f"if ({rest} < {end})")
-    elif last:
+    else:
         inner = lanes.opened(scope, "")
         lanes.turn(inner)
         for line in vectors_of(last).splitlines():
@@ -235,7 +237,7 @@ def print_stepped(
 
 
 def has_words(printer: Printer) -> bool:
-    """Say whether all that is read can be read under a condition."""
+    """Say whether every processor with such vectors reads all operands under a condition."""
     return all(memory.dtype.bytes >= WORD for memory in printer.memory.values())
 
 
@@ -271,8 +273,8 @@ def _print_block(
     """Print what is done for `count` lanes from `at` on; functions are computed of `whole`, of
     which the others are 1, of which none of them is slow.
 
-    All are filled under a condition, where what is read can be: vectors that are read as they were
-    written need not wait until they are in the cache.
+    All are filled under a condition: vectors that are read as they were written need not wait until
+    they are in the cache.
     """
     turn = printer.fresh("turn")
     bound, present = count, ""
@@ -302,12 +304,7 @@ def _print_block(
         holds = [convert(printer.value(cond, block), BOOL).at(ATOM) for cond in step.given]
         around = block.inner() if holds else block
         ones = f"{' = '.join(f'{array}[{turn}]' for array in arrays)} = 1;"
-        asks = bool(present) and has_words(printer)
-        attach(
-            _or(block, present, inner, ones) if asks else inner, around, bound if asks else count
-        )
-        if present and not asks:
-            around.add(f"for (long {turn} = {count}; {turn} < {bound}; {turn}++) {ones}")
+        attach(_or(block, present, inner, ones) if present else inner, around, bound)
         around.add(f"{function}({', '.join(arrays)}, {bound});")
         if holds:
             block.attach(around, f"if ({' & '.join(holds)})")

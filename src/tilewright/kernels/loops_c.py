@@ -218,6 +218,8 @@ class _Walk:
         """Return how many lanes are taken by steps at a time, 0 where there are too few."""
         counts = (self.count(loop.low, high) for high in parts(loop.high, "min"))
         most = min((count for count in counts if count is not None), default=LANES)
+        if not has_words(self.printer):
+            return most if most == LANES // 2 else LANES if most >= LANES else 0
         count = self.count(loop.low, loop.high)
         few = most <= FEW and not (takes(loop) and self.last.takes_only(loop, count))
         return 0 if few else min(LANES, filled(most))
