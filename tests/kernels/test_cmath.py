@@ -143,6 +143,17 @@ def test_error_is_within_the_table(name: str, compiled: tuple[ctypes.CDLL, str])
     check(call(compiled[0], name, x), reference(name, x), ULP[name])
 
 
+@pytest.mark.parametrize(
+    ("name", "base", "low", "high"), [("log2", 2, -149, 127), ("log10", 10, 0, 10)]
+)
+def test_logarithms_of_powers_are_whole(
+    name: str, base: int, low: int, high: int, compiled: tuple[ctypes.CDLL, str]
+) -> None:
+    powers = np.arange(low, high + 1)
+    x = np.power(float(base), powers).astype(np.float32)
+    np.testing.assert_array_equal(call(compiled[0], name, x), powers)
+
+
 @pytest.mark.parametrize("name", TWO)
 def test_error_of_two_arguments_is_within_the_table(
     name: str, compiled: tuple[ctypes.CDLL, str]

@@ -1,6 +1,8 @@
 """Trigonometric functions, their inverses and the error functions as C text.
 
-The idea: reduce the argument exactly, however large, then a polynomial in double, rounded once.
+The idea: reduce the argument exactly, however large, then a polynomial in double, rounded once; in
+float32, with what roundings take kept beside, where a product and a sum are rounded once and an
+argument is not far off.
 
 This module does not know who calls them; the errors stand in `cmath`.
 """
@@ -126,25 +128,18 @@ static inline float turned_f32(float x, float rounding) {{
 }""",
         ("bits_f32", "fma_f32"),
     ),
-    Snippet(
-        "tan_near_f32",
-        """\
-static inline float tan_near_f32(float x) {
+    *(
+        Snippet(
+            f"tan_{road}",
+            f"""\
+static inline float tan_{road}(float x) {{
     long q;
-    const double r = near_turns(x, &q);
+    const double r = {turns}(x, &q);
     return tan_of(x, r, q);
-}""",
-        ("near_turns",),
-    ),
-    Snippet(
-        "tan_f32",
-        """\
-static inline float tan_f32(float x) {
-    long q;
-    const double r = far_turns(x, &q);
-    return tan_of(x, r, q);
-}""",
-        ("far_turns",),
+}}""",
+            (turns,),
+        )
+        for road, turns in (("near_f32", "near_turns"), ("f32", "far_turns"))
     ),
     in_roads("tan_f32", "float", _FAR, "tan_near_f32", ("tan_near_f32",)),
     *(

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from tilewright.base.dtypes import BOOL, F32, F64
 from tilewright.base.expr import Call, Const, Expr, Read, Sym, children, names, walk
 from tilewright.base.scalar import BY_NAME as FUNCTIONS
+from tilewright.graph.ir import TensorType
 from tilewright.kernels.body import Body, has_read
 from tilewright.kernels.conversion import convert
-from tilewright.kernels.expression import Printer, bound_to
+from tilewright.kernels.expression import Memory, Printer, bound_to
 from tilewright.kernels.text import ATOM, Scope, Term, c_type
 
 LONG = 8
@@ -222,7 +223,7 @@ def print_stepped(
     last = None if count is None else count % lanes.block
     if last == 0:
         return
-    if has_words(printer) and (last is None or last > FEW or lanes.some):
+    if are_words(printer.memory.values()) and (last is None or last > FEW or lanes.some):
         whole = lanes.block if last is None else filled(last)
         inner = scope.inner()
         _print_block(printer, lanes, calls, inner, rest, str(last or f"{end} - {rest}"), whole)
@@ -236,9 +237,9 @@ def print_stepped(
         scope.attach(inner, head)
 
 
-def has_words(printer: Printer) -> bool:
-    """Say whether every processor with such vectors reads all operands under a condition."""
-    return all(memory.dtype.bytes >= WORD for memory in printer.memory.values())
+def are_words(tensors: Iterable[Memory | TensorType]) -> bool:
+    """Say whether every processor with such vectors reads elements of all under a condition."""
+    return all(tensor.dtype.bytes >= WORD for tensor in tensors)
 
 
 def filled(count: int) -> int:

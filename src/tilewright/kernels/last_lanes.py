@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tilewright.base.expr import Call, Const, Expr, Read, Sym, substitute, walk
 from tilewright.kernels.cmath_snippet import LANES
 from tilewright.kernels.expression import Printer, bound_to
-from tilewright.kernels.lanes import WORD, filled
+from tilewright.kernels.lanes import are_words, filled
 from tilewright.kernels.loops import Do, Keep, Let, Loop, LoopNest
 from tilewright.kernels.reduce import identity
 from tilewright.kernels.sums import Held, is_plain, taken_into, term_of
@@ -49,6 +49,7 @@ class LastLanes:
         sums = [(self.nest.statement(item), self.held[item.into]) for item in does]
         return (
             count is not None
+            and are_words(self.printer.memory.values())
             and loop.kind == "lanes"
             and loop.low == Const(0)
             and len(does) + len(kept) + len(lets) == len(loop.items)
@@ -114,4 +115,4 @@ class LastLanes:
             place = Call("add", (place, step))
         after = substitute(place, {loop.name: Call("add", (Sym(loop.name), Const(1)))})
         apart = self.printer.simplify(Call("sub", (after, place)))
-        return memory.dtype.bytes >= WORD and apart in (Const(0), Const(1))
+        return apart in (Const(0), Const(1))

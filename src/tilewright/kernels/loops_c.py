@@ -26,10 +26,10 @@ from tilewright.kernels.lanes import (
     Lanes,
     Made,
     Stepped,
+    are_words,
     filled,
     has_choices,
     has_steps,
-    has_words,
     print_stepped,
     running,
     stepped,
@@ -53,13 +53,7 @@ from tilewright.kernels.loops import (
 )
 from tilewright.kernels.reduce import BEST
 from tilewright.kernels.statement import Statement
-from tilewright.kernels.sums import (
-    Held,
-    declare,
-    halve,
-    result_of,
-    take,
-)
+from tilewright.kernels.sums import Held, declare, halve, result_of, take
 from tilewright.kernels.text import ATOM, NO_VECTORS, ONE_BY_ONE, PRODUCT, SUM, Scope, Term, c_type
 
 
@@ -135,15 +129,7 @@ class _Walk:
             case Loop() if calls := self.stepped(item, scope):
                 self.by_steps(item, calls, scope)
             case Loop() if whole := self.last.whole(item, self.count(item.low, item.high)):
-                inner, high = self.opened(scope, item), self.index(item.high, scope)
-                self.items(tuple(one for one in item.items if isinstance(one, Let)), inner)
-                bound, present = running(printer, item.name, high, whole)
-                self.last.take_some(item, present, inner)
-                for line in vectors_of(whole).splitlines():
-                    scope.add(line)
-                scope.attach(
-                    inner, f"for (long {item.name} = 0; {item.name} < {bound}; {item.name}++)"
-                )
+                self.run_whole(item, whole, scope)
             case Loop():
                 pragma = self.pragma(item)
                 head = self.head(item, scope, told=bool(pragma))
@@ -182,6 +168,16 @@ class _Walk:
             case Fetch(element):
                 self.fetch(element, scope)
 
+    def run_whole(self, loop: Loop, whole: int, scope: Scope) -> None:
+        """Print the last lanes of a row, of which `whole` run."""
+        name, inner = loop.name, self.opened(scope, loop)
+        self.items(tuple(item for item in loop.items if isinstance(item, Let)), inner)
+        bound, present = running(self.printer, name, self.index(loop.high, scope), whole)
+        self.last.take_some(loop, present, inner)
+        for line in vectors_of(whole).splitlines():
+            scope.add(line)
+        scope.attach(inner, f"for (long {name} = 0; {name} < {bound}; {name}++)")
+
     def streamed(self, loop: Loop, does: list[Do], scope: Scope) -> None:
         """Print lanes that collect what they make near, and then write it past the caches."""
         printer, count = self.printer, self.count(loop.low, loop.high)
@@ -218,7 +214,7 @@ class _Walk:
         """Return how many lanes are taken by steps at a time, 0 where there are too few."""
         counts = (self.count(loop.low, high) for high in parts(loop.high, "min"))
         most = min((count for count in counts if count is not None), default=LANES)
-        if not has_words(self.printer):
+        if not are_words(self.printer.memory.values()):  # those that fill no block are not
             return most if most == LANES // 2 else LANES if most >= LANES else 0
         count = self.count(loop.low, loop.high)
         few = most <= FEW and not (takes(loop) and self.last.takes_only(loop, count))
@@ -325,7 +321,7 @@ class _Walk:
         if loop.kind == "lanes":
             row = not names(loop.low) and bool(self.stored(loop))
             # The last lanes of short elements read a part of a vector.
-            told = has_words(self.printer) or row or self.has_choices
+            told = are_words(self.printer.memory.values()) or row or self.has_choices
             return vectors_of(self.count(loop.low, loop.high) if told else None)
         every = (item for item in walk(self.nest.items) if isinstance(item, Loop))
         moving = {loop.name, *(one.name for one in every if one.kind == "lanes")}

@@ -25,7 +25,7 @@ from tilewright.base.sizes import greatest_of, nominal
 from tilewright.kernels.body import volume
 from tilewright.kernels.far import along_row, next_row, results
 from tilewright.kernels.keep import KEEP_BYTES, element_of, wanted_later
-from tilewright.kernels.lanes import has_steps
+from tilewright.kernels.lanes import FEW, are_words, has_steps
 from tilewright.kernels.loops import (
     Buffer,
     Loop,
@@ -115,9 +115,10 @@ def _side_by_side(
         return vectorize(nest, inner, of=of)
     if not any(statement.formula.op in BEST for statement in sums):
         usual = _usual(nest, inner, of, extents)
-        words = all(tensor.type.dtype.bytes >= 4 for tensor in nest.body.inputs)
-        few = 5 if has_steps(nest.body) and words else 16
-        lanes = LANES if usual >= 2 * LANES else 16 if usual >= few else 1
+        # The compiler unrolls rows of few columns, but for functions that it does not see through.
+        stepped = has_steps(nest.body) and are_words(tensor.type for tensor in nest.body.inputs)
+        some = usual >= 16 or (stepped and usual > FEW)
+        lanes = LANES if usual >= 2 * LANES else 16 if some else 1
         extremes = all(statement.formula.op in ("max=", "min=") for statement in sums)
         lanes = EXTREMES if extremes and usual >= 8 * EXTREMES else lanes
     count = volume([extents[name] for name in columns]) // lanes
