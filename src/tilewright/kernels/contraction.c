@@ -33,18 +33,20 @@
 #define THREE 3                 /* vectors */
 /* How tiles ask for memory that follows: not at all, in turns, or at once.  Where vectors are shorter
    they lose by it.  Elsewhere lines that come from far, all at once, hold up those of a and b on AMD's
-   processors, and on Intel's the turns take longer than what they hide; so does asking there with
-   FEW_TERMS at most, unless c is LARGE. */
+   processors, and on Intel's the turns take longer than what they hide.  With FEW_TERMS at most asking
+   takes longer than it hides, unless c is LARGE. */
 #define NEVER 0
 #define IN_TURNS 1
 #define AT_ONCE 2
 #if defined(__znver3__) || defined(__znver4__) || defined(__znver5__)
 #define ASKS (VECTOR == 64 ? IN_TURNS : NEVER)
+#define FEW_TERMS 32
+#define LARGE ((8 << 20) / (long)sizeof(T))
 #else
 #define ASKS (VECTOR == 64 ? AT_ONCE : NEVER)
-#endif
 #define FEW_TERMS 64
 #define LARGE ((16 << 20) / (long)sizeof(T))
+#endif
 #define NARROW 4                /* tiles of rows that are taken at a time then: they touch few pages of c */
 #define TURNS 8                 /* of a tile's loop, at least, between askings for more memory */
 #define IN_A_ROW 256            /* terms at most that are added one after the other: each rounds the sum */
@@ -116,7 +118,7 @@ inlined void tile(const int rows, const int kind, const Stack *stack, const T *a
   V first[ROWS][WIDE];          /* sums of the first half of many terms */
   const long half = depth > IN_A_ROW ? depth / 4 : 0;
   const T *asked = c;
-  const int in_turns = ASKS == IN_TURNS;
+  const int in_turns = ASKS == IN_TURNS && stack->asks;
   long stretch = in_turns ? depth / 2 / rows + 1 : depth / 2, each = 1, asking = in_turns ? rows : 0;
   for (; in_turns && stretch < TURNS; stretch *= 2) each *= 2;
   if (ASKS == AT_ONCE && stack->asks)
@@ -592,7 +594,7 @@ static __attribute__((noinline)) void in_tiles(const long *down, const long *acr
   const long kept = deep + BETWEEN, heap = ROWS * kept;
   const long most = least(least(most_tiles, GROUP), PACKED_A / heap);
   const int alone = tiles <= most;
-  const int brief = ASKS == AT_ONCE && all <= FEW_TERMS && steps_of(down) * steps_of(across) <= LARGE;
+  const int brief = ASKS != NEVER && all <= FEW_TERMS && steps_of(down) * steps_of(across) <= LARGE;
   const long group_tiles = brief && !alone ? least(most, NARROW) : most;
   /* Nothing is packed of b that lies as tiles read it, however many panels are taken at a time. */
   const int in_place = SLIM && along[0] == 1 && along[3] < SPREAD && across[3 * across[0] - 1] == 1;

@@ -9,8 +9,8 @@ typedef struct { T *at; long row, vector; } Tile;
 typedef struct { long at, lines, each, run, left, skip; } Coming;
 
 /* What tiles below each other share: terms, strides of a (`below`: from a tile to the next), and b,
-   whose vectors are `apart`.  If there is `more` in c, it is added; the sums go to `to`.  Tiles that
-   can ask for all their memory at once do so if `asks`. */
+   whose vectors are `apart`.  If there is `more` in c, it is added; the sums go to `to`.  Tiles ask
+   for the memory of their sums if `asks`. */
 typedef struct {
   long depth, below, ai, at;
   const T *b;
