@@ -82,6 +82,19 @@ STEPS: dict[str, tuple[str, dict[str, str], bool]] = {
         },
         False,
     ),
+    "sum of exponentials of signed bytes": (
+        "i8",
+        {"y": "f32[3]: y[i<3] += exp(f32(x[i, j<{n}]) * 0.05)"},
+        False,
+    ),
+    "exponentials that shared truth values leave": (
+        "f32",
+        {
+            "m": "f32[3]: y[i<3] max= select(k[0, j<{n}], x[i, j], -9.0)",
+            "y": "f32[3]: y[i<3] += exp(select(k[2, j<{n}], x[i, {n} - 1 - j], -9.0) - m[i])",
+        },
+        False,
+    ),
     "some": ("f32", {"y": "f32[3]: y[i<3] += x[i, j<{n}] where i <= j"}, False),
     "the first of the largest": ("f32", {"y": "i64[3]: y[i<3] argmax= x[i, j<{n}] at j"}, False),
 }
@@ -145,6 +158,29 @@ def test_nothing_behind_a_row_is_read(name: str, rows: Rows) -> None:
             _, found = run(rows[1], kernel, graph, walled)
         for mine, other in zip(found, expected, strict=True):
             np.testing.assert_array_equal(mine, other)
+
+
+@pytest.mark.parametrize("name", [name for name in STEPS if name.startswith(("max", "min"))])
+def test_a_nan_is_found_wherever_it_lies(name: str, rows: Rows) -> None:
+    for n, graph in each(rows, name):
+        kernel = rows[0].kernels[f"{name}, {n}"][1]
+        (x,) = random_arrays(graph, n)
+        for place in range(n if x.dtype.kind == "f" else 0):
+            with_one = x.copy()
+            with_one[1, place] = np.nan
+            _, (found,) = run(rows[1], kernel, graph, [with_one])
+            np.testing.assert_array_equal(np.isnan(found), [False, True, False])
+
+
+def test_functions_by_steps_wait_for_no_bytes() -> None:
+    for name in ("softmax of what truth values leave", "sum of exponentials of signed bytes"):
+        dtype, steps, _ = STEPS[name]
+        for n, made in ((15, 0), (16, 1), (100, 1)):
+            cases = Cases()
+            cases.add(name, rows_of(n, dtype, steps))
+            text = cases.kernels[name][1].text
+            function = "words_of_i8" if dtype == "i8" else "words_of_bool"
+            assert bool(re.findall(rf"{function}\(words\d+, ", text)) == bool(made), (n, text)
 
 
 @pytest.mark.parametrize("name", STEPS)

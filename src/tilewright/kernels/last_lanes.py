@@ -1,7 +1,8 @@
 """The last lanes of a row, fewer than accumulators: all lanes run, of which some have terms.
 
 The idea: where part of a vector that was written whole is read again, a processor waits until it is
-in the cache.  So the others take what changes nothing, and whole vectors are read and written.
+in the cache.  So the others take what changes nothing, and whole vectors are read and written.  For
+the same reason what lanes read of bytes is made words first.
 
 This module does not know nests: what a loop holds is told by its caller.
 """
@@ -17,6 +18,9 @@ from tilewright.kernels.loops import Do, Keep, Let, Loop, LoopNest
 from tilewright.kernels.reduce import identity
 from tilewright.kernels.sums import Held, is_plain, taken_into, term_of
 from tilewright.kernels.text import Scope, Term, c_type
+
+BESIDE = (Const(0), Const(1))
+WHOLE = 16  # lanes: of what words of bytes are made at a time
 
 
 def takes(loop: Loop) -> list[Do]:
@@ -44,12 +48,20 @@ class LastLanes:
     def takes_only(self, loop: Loop, count: int | None) -> bool:
         """Say whether all that `count` lanes do is to take terms, whatever they hold, and to keep
         values, of elements side by side: so that more lanes may run than have terms."""
+        return (
+            are_words(self.printer.memory.values())
+            and self._is_plain(loop, count)
+            and all(self._apart(read, loop) in BESIDE for read in self._reads(loop))
+        )
+
+    def _is_plain(self, loop: Loop, count: int | None) -> bool:
+        """Say whether all that `count` lanes do is to take terms, whatever they hold, and to keep
+        values."""
         does, kept = takes(loop), [item for item in loop.items if isinstance(item, Keep)]
         lets = [item for item in loop.items if isinstance(item, Let)]
         sums = [(self.nest.statement(item), self.held[item.into]) for item in does]
         return (
             count is not None
-            and are_words(self.printer.memory.values())
             and loop.kind == "lanes"
             and loop.low == Const(0)
             and len(does) + len(kept) + len(lets) == len(loop.items)
@@ -57,8 +69,34 @@ class LastLanes:
             and all(item.buffer for item in kept)
             and all(filled(count) <= held.length for _, held in sums)
             and all(is_plain(self.printer, *one) for one in sums)
-            and all(self._is_beside(read, loop) for read in self._reads(loop))
         )
+
+    def widened(self, loop: Loop, count: int | None, scope: Scope) -> dict[Expr, Term]:
+        """Print words that are made of the bytes that lanes read side by side, if all that these do
+        is to take terms of floats and keep values; return what stands for each read.
+
+        A compiler that is given bytes and floats takes vectors of as many lanes as fill one of
+        bytes, or shorter vectors of all.
+        """
+        printer = self.printer
+        floats = all(self.held[do.into].dtype.kind == "float" for do in takes(loop))
+        if count is None or count % WHOLE or not floats or not self._is_plain(loop, count):
+            return {}
+        known: dict[Expr, Term] = {}
+        for read in {printer.normal(read): None for read in self._reads(loop)}:
+            memory = printer.memory[read.tensor]
+            beside = memory.dtype.bytes == 1 and self._apart(read, loop) == Const(1)
+            if not beside or printer.inside(read):
+                continue
+            name, function = printer.fresh("words"), f"words_of_{memory.dtype.name}"
+            index = (substitute(entry, _lets(loop)) for entry in read.index)
+            first = tuple(substitute(entry, {loop.name: loop.low}) for entry in index)
+            offset = printer.offset(printer.normal(Read(read.tensor, first)), memory, scope)
+            printer.used.add(function)
+            scope.add(f"int {name}[{count}];")
+            scope.add(f"{function}({name}, {memory.pointer} + {offset}, {count});")
+            known[read] = Term(f"{name}[{loop.name}]", memory.dtype)
+        return known
 
     def take_some(self, loop: Loop, present: str, scope: Scope) -> None:
         """Print a turn of lanes of which those that are present have terms; the definitions of the
@@ -105,14 +143,16 @@ class LastLanes:
                 elif formula is not None and self.printer.normal(node) not in kept:
                     values += [part for part in bound_to(formula, node.index) if part is not None]
 
-    def _is_beside(self, read: Read, loop: Loop) -> bool:
-        """Say whether lanes read one element, or elements side by side."""
+    def _apart(self, read: Read, loop: Loop) -> Expr:
+        """Return how far what lanes beside each other read lies apart."""
         memory = self.printer.memory[read.tensor]
-        lets = {item.name: item.value for item in loop.items if isinstance(item, Let)}
         place: Expr = Const(0)
         for entry, stride in zip(read.index, memory.strides, strict=True):
-            step = Call("mul", (substitute(entry, lets), Const(stride)))
+            step = Call("mul", (substitute(entry, _lets(loop)), Const(stride)))
             place = Call("add", (place, step))
         after = substitute(place, {loop.name: Call("add", (Sym(loop.name), Const(1)))})
-        apart = self.printer.simplify(Call("sub", (after, place)))
-        return apart in (Const(0), Const(1))
+        return self.printer.simplify(Call("sub", (after, place)))
+
+
+def _lets(loop: Loop) -> dict[str, Expr]:
+    return {item.name: item.value for item in loop.items if isinstance(item, Let)}

@@ -98,6 +98,7 @@ class _Walk:
         self.held: dict[str, Held] = {}
         self.kept: dict[Expr, Term] = {}
         self.blocks: dict[str, str] = {}
+        self.words: dict[Expr, Term] = {}
         self.last = LastLanes(printer, nest, self.held, self.kept, self.index)
         does = (item for item in walk(nest.items) if isinstance(item, Do))
         self.far = frozenset(item.formula for item in does if item.streamed)
@@ -113,6 +114,7 @@ class _Walk:
             self.printer.normal(item.read) for item in walk(loop.items) if isinstance(item, Keep)
         }
         inner.known.update({read: term for read, term in self.kept.items() if read not in here})
+        inner.known.update(self.words)
         return inner
 
     def items(self, items: tuple[Item, ...], scope: Scope) -> None:
@@ -124,6 +126,10 @@ class _Walk:
         match item:
             case Let(name, value):
                 scope.add(f"const long {name} = {self.index(value, scope)};")
+            case Loop() if not self.words and (words := self.widened(item, scope)):
+                self.words = words
+                self.item(item, scope)
+                self.words = {}
             case Loop() if (streams := _streamed(item)) and not self.blocks:
                 self.streamed(item, streams, scope)
             case Loop() if calls := self.stepped(item, scope):
@@ -167,6 +173,11 @@ class _Walk:
                 self.keep(item, scope)
             case Fetch(element):
                 self.fetch(element, scope)
+
+    def widened(self, loop: Loop, scope: Scope) -> dict[Expr, Term]:
+        """Print words of the bytes that lanes read, where functions by steps wait for them."""
+        count = self.count(loop.low, loop.high) if self.has_steps else None
+        return self.last.widened(loop, count, scope)
 
     def run_whole(self, loop: Loop, whole: int, scope: Scope) -> None:
         """Print the last lanes of a row, of which `whole` run."""

@@ -16,7 +16,7 @@ from tilewright.base.sizes import greatest_of, least_of
 from tilewright.graph.ir import Formula
 from tilewright.kernels.body import Body
 from tilewright.kernels.conditions import is_index
-from tilewright.kernels.conversion import convert, rounded
+from tilewright.kernels.conversion import convert, literal, rounded
 from tilewright.kernels.expression import Printer
 from tilewright.kernels.functions import apply
 from tilewright.kernels.reduce import BEST, accumulator, combined, identity, needs_mark, wins
@@ -24,6 +24,7 @@ from tilewright.kernels.statement import Statement
 from tilewright.kernels.text import COMPARE, ONE_BY_ONE, SUM, UNARY, Scope, Term, c_type
 
 LARGEST = 2**31 - 1
+_EXTREMES = {"max=": ">", "min=": "<"}
 LONG_SUM = 64  # terms that one accumulator takes before it is made a double
 
 
@@ -187,13 +188,34 @@ def halve(printer: Printer, held: Held, scope: Scope) -> None:
     and keeps all in registers; unrolled before that, they would stay one operation for each lane.
     """
     op = held.statement.formula.op
+    compared = _EXTREMES.get(op, "") if held.dtype in (F32, F64) and held.length > 1 else ""
+    none = _unordered(printer, held, scope) if compared else ""
     for array, how, dtype in ((held.name, op, held.dtype), (held.mark, "any=", BOOL)):
         half = held.length // 2 if array else 0
         while half:
-            text = combined(how, f"{array}[l]", f"{array}[l + {half}]", dtype, printer.used)
+            low, high = f"{array}[l]", f"{array}[l + {half}]"
+            if compared and array == held.name:
+                text = f"{high} {compared} {low} ? {high} : {low}"
+            else:
+                text = combined(how, low, high, dtype, printer.used)
             scope.add(ONE_BY_ONE)
-            scope.add(f"for (long l = 0; l < {half}; l++) {array}[l] = {text};")
+            scope.add(f"for (long l = 0; l < {half}; l++) {low} = {text};")
             half //= 2
+    if none:
+        nan = convert(literal(float("nan")), held.dtype)
+        scope.add(f"if (__builtin_expect({none}, 0)) {held.name}[0] = {nan.text};")
+
+
+def _unordered(printer: Printer, held: Held, scope: Scope) -> str:
+    """Print whether an accumulator is a NaN; return its name.
+
+    What follows waits for the halves: so each is one instruction, and this is found beside them.
+    """
+    none, one = printer.fresh("none"), f"{held.name}[l]"
+    scope.add(f"int {none} = 0;")
+    scope.add(ONE_BY_ONE)
+    scope.add(f"for (long l = 0; l < {held.length}; l++) {none} |= {one} != {one};")
+    return none
 
 
 def result_of(printer: Printer, held: Held, read: Read, slot: str, scope: Scope) -> Term:

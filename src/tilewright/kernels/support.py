@@ -9,7 +9,7 @@ This module does not know expressions; `expression` decides which function an op
 
 from collections.abc import Iterable
 
-from tilewright.base.dtypes import F32, F64, I8, I16, I32, I64, U8, DType
+from tilewright.base.dtypes import BOOL, F32, F64, I8, I16, I32, I64, U8, DType
 from tilewright.kernels.cmath import SNIPPETS
 from tilewright.kernels.cmath_snippet import LANES, Snippet, in_roads
 
@@ -171,6 +171,26 @@ def unsigned(dtype: DType) -> str:
     return "unsigned long" if dtype.bytes == 8 else "unsigned int"
 
 
+def _words(dtype: DType) -> Snippet:
+    move = "vpmovsxbd" if dtype == I8 else "vpmovzxbd"
+    return Snippet(
+        f"words_of_{dtype.name}",
+        f"""\
+/* Words of bytes that lie together, sixteen at a time. */
+__attribute__((always_inline))
+static inline void words_of_{dtype.name}(int *to, const {dtype.c} *from, const long count) {{
+#ifdef __AVX512F__
+    typedef char B __attribute__((vector_size(16), aligned(1), may_alias));
+    typedef int W __attribute__((vector_size(64), aligned(4), may_alias));
+    for (long l = 0; l < count; l += 16)
+        __asm__("{move} %1, %0" : "=v"(*(W *)(to + l)) : "m"(*(const B *)(from + l)));
+#else
+    for (long l = 0; l < count; l++) to[l] = from[l];
+#endif
+}}""",
+    )
+
+
 def _int_functions(dtype: DType) -> tuple[Snippet, ...]:
     n, c, u = dtype.name, dtype.c, unsigned(dtype)
     compare = tuple(
@@ -228,6 +248,7 @@ static inline {c} pow_{n}({c} a, {c} b) {{
 _TABLE = (
     *_HALF,
     _UNIFORM,
+    *map(_words, (BOOL, U8, I8)),
     *_extremes(F32),
     *_extremes(F64),
     *(snippet for dtype in (U8, I8, I16, I32, I64) for snippet in _int_functions(dtype)),
