@@ -80,12 +80,12 @@ STEPS: dict[str, tuple[str, dict[str, str], bool]] = {
             "s": "f32[3]: y[i<3] += e[i, j<{n}]",
             "y": "f32[3, {n}]: y[i<3, j<{n}] = e[i, j] / s[i]",
         },
-        False,
+        True,
     ),
     "sum of exponentials of signed bytes": (
         "i8",
         {"y": "f32[3]: y[i<3] += exp(f32(x[i, j<{n}]) * 0.05)"},
-        False,
+        True,
     ),
     "exponentials that shared truth values leave": (
         "f32",
@@ -93,7 +93,7 @@ STEPS: dict[str, tuple[str, dict[str, str], bool]] = {
             "m": "f32[3]: y[i<3] max= select(k[0, j<{n}], x[i, j], -9.0)",
             "y": "f32[3]: y[i<3] += exp(select(k[2, j<{n}], x[i, {n} - 1 - j], -9.0) - m[i])",
         },
-        False,
+        True,
     ),
     "some": ("f32", {"y": "f32[3]: y[i<3] += x[i, j<{n}] where i <= j"}, False),
     "the first of the largest": ("f32", {"y": "i64[3]: y[i<3] argmax= x[i, j<{n}] at j"}, False),

@@ -71,8 +71,9 @@ class Lanes:
     """A loop of lanes: its name, the C text of its bounds, and how one of its turns is printed.
 
     opened: returns the scope of a turn inside of the scope given, which begins with a line if one
-    is given.  turn: prints into it.  block: how many are taken by steps at a time.  some: prints
-    a turn of which only what meets a condition has terms, where that can be.
+    is given.  turn: prints into it.  block: how many are taken by steps at a time.  words: whether
+    they read no shorter elements.  some: prints a turn of which only what meets a condition has
+    terms, where that can be.
     """
 
     name: str
@@ -81,6 +82,7 @@ class Lanes:
     high: str
     opened: Callable[[Scope, str], Scope]
     turn: Callable[[Scope], None]
+    words: bool
     some: Callable[[Scope, str], None] | None = None
 
 
@@ -223,7 +225,7 @@ def print_stepped(
     last = None if count is None else count % lanes.block
     if last == 0:
         return
-    if are_words(printer.memory.values()) and (last is None or last > FEW or lanes.some):
+    if lanes.words and (last is None or last > FEW or lanes.some):
         whole = lanes.block if last is None else filled(last)
         inner = scope.inner()
         _print_block(printer, lanes, calls, inner, rest, str(last or f"{end} - {rest}"), whole)

@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from tilewright.base.expr import Call, Const, Expr, Read, Sym, substitute, walk
 from tilewright.kernels.cmath_snippet import LANES
 from tilewright.kernels.expression import Printer, bound_to
-from tilewright.kernels.lanes import are_words, filled
+from tilewright.kernels.lanes import WORD, are_words, filled
 from tilewright.kernels.loops import Do, Keep, Let, Loop, LoopNest
 from tilewright.kernels.reduce import identity
 from tilewright.kernels.sums import Held, is_plain, taken_into, term_of
 from tilewright.kernels.text import Scope, Term, c_type
 
 BESIDE = (Const(0), Const(1))
-WHOLE = 16  # lanes: of what words of bytes are made at a time
 
 
 def takes(loop: Loop) -> list[Do]:
@@ -30,12 +29,14 @@ def takes(loop: Loop) -> list[Do]:
 
 @dataclass(frozen=True, slots=True)
 class LastLanes:
-    """What is known where loops are printed: accumulators, kept values, and how indices are."""
+    """What is known where loops are printed: accumulators, kept values, words that were made of
+    bytes for the loop that is printed, and how indices are."""
 
     printer: Printer
     nest: LoopNest
     held: Mapping[str, Held]
     kept: dict[Expr, Term]
+    words: dict[Expr, Term]
     index: Callable[[Expr, Scope], str]
 
     def whole(self, loop: Loop, count: int | None) -> int:
@@ -49,9 +50,20 @@ class LastLanes:
         """Say whether all that `count` lanes do is to take terms, whatever they hold, and to keep
         values, of elements side by side: so that more lanes may run than have terms."""
         return (
-            are_words(self.printer.memory.values())
+            self.reads_words(loop)
             and self._is_plain(loop, count)
             and all(self._apart(read, loop) in BESIDE for read in self._reads(loop))
+        )
+
+    def reads_words(self, loop: Loop) -> bool:
+        """Say whether every processor with such vectors reads what lanes read under a condition."""
+        memory, words = self.printer.memory, self.words
+        return are_words(memory.values()) or (
+            bool(words)
+            and all(
+                memory[read.tensor].dtype.bytes >= WORD or self.printer.normal(read) in words
+                for read in self._reads(loop)
+            )
         )
 
     def _is_plain(self, loop: Loop, count: int | None) -> bool:
@@ -80,8 +92,9 @@ class LastLanes:
         """
         printer = self.printer
         floats = all(self.held[do.into].dtype.kind == "float" for do in takes(loop))
-        if count is None or count % WHOLE or not floats or not self._is_plain(loop, count):
+        if not floats or count is None or not self._is_plain(loop, count):
             return {}
+        every = filled(count)
         known: dict[Expr, Term] = {}
         for read in {printer.normal(read): None for read in self._reads(loop)}:
             memory = printer.memory[read.tensor]
@@ -93,8 +106,8 @@ class LastLanes:
             first = tuple(substitute(entry, {loop.name: loop.low}) for entry in index)
             offset = printer.offset(printer.normal(Read(read.tensor, first)), memory, scope)
             printer.used.add(function)
-            scope.add(f"int {name}[{count}];")
-            scope.add(f"{function}({name}, {memory.pointer} + {offset}, {count});")
+            scope.add(f"int {name}[{every}];")
+            scope.add(f"{function}({name}, {memory.pointer} + {offset}, {count}, {every});")
             known[read] = Term(f"{name}[{loop.name}]", memory.dtype)
         return known
 
@@ -140,7 +153,9 @@ class LastLanes:
                 formula = self.nest.body.formula(node.tensor)
                 if node.tensor in self.printer.memory:
                     yield node
-                elif formula is not None and self.printer.normal(node) not in kept:
+                elif formula is None or formula.op != "=":
+                    continue  # what comes out of a reduction is the same for all lanes
+                elif self.printer.normal(node) not in kept:
                     values += [part for part in bound_to(formula, node.index) if part is not None]
 
     def _apart(self, read: Read, loop: Loop) -> Expr:

@@ -26,7 +26,6 @@ from tilewright.kernels.lanes import (
     Lanes,
     Made,
     Stepped,
-    are_words,
     filled,
     has_choices,
     has_steps,
@@ -99,7 +98,7 @@ class _Walk:
         self.kept: dict[Expr, Term] = {}
         self.blocks: dict[str, str] = {}
         self.words: dict[Expr, Term] = {}
-        self.last = LastLanes(printer, nest, self.held, self.kept, self.index)
+        self.last = LastLanes(printer, nest, self.held, self.kept, self.words, self.index)
         does = (item for item in walk(nest.items) if isinstance(item, Do))
         self.far = frozenset(item.formula for item in does if item.streamed)
         self.has_steps = has_steps(nest.body)
@@ -127,9 +126,9 @@ class _Walk:
             case Let(name, value):
                 scope.add(f"const long {name} = {self.index(value, scope)};")
             case Loop() if not self.words and (words := self.widened(item, scope)):
-                self.words = words
+                self.words.update(words)
                 self.item(item, scope)
-                self.words = {}
+                self.words.clear()
             case Loop() if (streams := _streamed(item)) and not self.blocks:
                 self.streamed(item, streams, scope)
             case Loop() if calls := self.stepped(item, scope):
@@ -225,7 +224,7 @@ class _Walk:
         """Return how many lanes are taken by steps at a time, 0 where there are too few."""
         counts = (self.count(loop.low, high) for high in parts(loop.high, "min"))
         most = min((count for count in counts if count is not None), default=LANES)
-        if not are_words(self.printer.memory.values()):  # those that fill no block are not
+        if not self.last.reads_words(loop):  # those that fill no block are not
             return most if most == LANES // 2 else LANES if most >= LANES else 0
         count = self.count(loop.low, loop.high)
         few = most <= FEW and not (takes(loop) and self.last.takes_only(loop, count))
@@ -269,7 +268,8 @@ class _Walk:
         low, high = (self.bound(bound, scope) for bound in (loop.low, loop.high))
         count = self.count(loop.low, loop.high)
         takes_some = some if self.last.takes_only(loop, count) else None
-        lanes = Lanes(loop.name, self.block(loop), low, high, opened, turn, takes_some)
+        words = self.last.reads_words(loop)
+        lanes = Lanes(loop.name, self.block(loop), low, high, opened, turn, words, takes_some)
         outside = self.printer.limits
         self.printer.bounded((*outside, *_limits(loop)))
         print_stepped(self.printer, lanes, calls, scope, count=count)
@@ -332,7 +332,7 @@ class _Walk:
         if loop.kind == "lanes":
             row = not names(loop.low) and bool(self.stored(loop))
             # The last lanes of short elements read a part of a vector.
-            told = are_words(self.printer.memory.values()) or row or self.has_choices
+            told = self.last.reads_words(loop) or row or self.has_choices
             return vectors_of(self.count(loop.low, loop.high) if told else None)
         every = (item for item in walk(self.nest.items) if isinstance(item, Loop))
         moving = {loop.name, *(one.name for one in every if one.kind == "lanes")}

@@ -176,16 +176,40 @@ def _words(dtype: DType) -> Snippet:
     return Snippet(
         f"words_of_{dtype.name}",
         f"""\
-/* Words of bytes that lie together, sixteen at a time. */
+/* Words of `some` bytes that lie together, a vector at a time; the others of `all` are 0. */
 __attribute__((always_inline))
-static inline void words_of_{dtype.name}(int *to, const {dtype.c} *from, const long count) {{
-#ifdef __AVX512F__
+static inline void words_of_{dtype.name}(
+    int *to, const {dtype.c} *from, const long some, const long all) {{
+#if defined(__AVX512F__)
     typedef char B __attribute__((vector_size(16), aligned(1), may_alias));
     typedef int W __attribute__((vector_size(64), aligned(4), may_alias));
-    for (long l = 0; l < count; l += 16)
-        __asm__("{move} %1, %0" : "=v"(*(W *)(to + l)) : "m"(*(const B *)(from + l)));
+    for (long l = 0; l < all; l += 16) {{
+        W *const words = (W *)(to + l);
+        const B *const bytes = (const B *)(from + l);
+        const unsigned short here = some <= l ? 0 : (1 << ((some - l) & 15)) - 1;
+        if (some - l >= 16) __asm__("{move} %1, %0" : "=v"(*words) : "m"(*bytes));
+        else __asm__("{move} %1, %0%{{%2%}}%{{z%}}" : "=v"(*words) : "m"(*bytes), "Yk"(here));
+    }}
+#elif defined(__AVX2__)
+    typedef long B __attribute__((vector_size(16)));
+    typedef int W __attribute__((vector_size(32), aligned(4), may_alias));
+    for (long l = 0; l < all; l += 8) {{
+        const long here = some - l < 0 ? 0 : some - l < 8 ? some - l : 8;
+        const {dtype.c} *const last = from + l + (here & 6);
+        unsigned four = 0;
+        unsigned short two = 0;
+        unsigned long bytes = 0;
+        if (here == 8) __builtin_memcpy(&bytes, from + l, 8);
+        if (here & 4) __builtin_memcpy(&four, from + l, 4);
+        if (here & 2) __builtin_memcpy(&two, from + l + (here & 4), 2);
+        bytes |= four | (unsigned long)two << 8 * (here & 4);
+        if (here & 1) bytes |= (unsigned long)(unsigned char)*last << 8 * (here & 6);
+        const B together = {{(long)bytes, 0}};
+        __asm__("{move} %1, %0" : "=x"(*(W *)(to + l)) : "x"(together));
+    }}
 #else
-    for (long l = 0; l < count; l++) to[l] = from[l];
+    for (long l = 0; l < some; l++) to[l] = from[l];
+    for (long l = some; l < all; l++) to[l] = 0;
 #endif
 }}""",
     )
