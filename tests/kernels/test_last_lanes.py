@@ -3,6 +3,7 @@
 import ctypes
 import re
 from contextlib import ExitStack
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -160,16 +161,38 @@ def test_nothing_behind_a_row_is_read(name: str, rows: Rows) -> None:
             np.testing.assert_array_equal(mine, other)
 
 
-@pytest.mark.parametrize("name", [name for name in STEPS if name.startswith(("max", "min"))])
-def test_a_nan_is_found_wherever_it_lies(name: str, rows: Rows) -> None:
-    for n, graph in each(rows, name):
-        kernel = rows[0].kernels[f"{name}, {n}"][1]
-        (x,) = random_arrays(graph, n)
-        for place in range(n if x.dtype.kind == "f" else 0):
+@pytest.mark.parametrize("march", TARGETS)
+def test_a_nan_is_found_wherever_it_lies(march: str, tmp_path: Path) -> None:
+    cases = Cases()
+    for n in (*WIDTHS, 512, 600):  # from 512 on there are 64 accumulators
+        cases.add(f"largest {n}", rows_of(n, "f32", {"y": "f32[3]: y[i<3] max= x[i, j<{n}]"}))
+        cases.add(f"least {n}", rows_of(n, "f64", {"y": "f64[3]: y[i<3] min= x[i, j<{n}]"}))
+        some = "f32[3]: y[i<3] max= x[i, j<{n}] where x[i, j] < 1e30 or x[i, j] != x[i, j] else 2"
+        cases.add(f"some {n}", rows_of(n, "f32", {"y": some}))
+    march = march if march == "native" else runnable(march)
+    library = cases.compile(tmp_path, f"-march={march}")
+    for graph, kernel, _, _ in cases.kernels.values():
+        (x,) = random_arrays(graph, 1)
+        for place in range(0, x.shape[1], 1 if x.shape[1] <= 100 else 7):
             with_one = x.copy()
             with_one[1, place] = np.nan
-            _, (found,) = run(rows[1], kernel, graph, [with_one])
+            _, (found,) = run(library, kernel, graph, [with_one])
             np.testing.assert_array_equal(np.isnan(found), [False, True, False])
+
+
+@pytest.mark.parametrize("march", TARGETS)
+def test_bytes_keep_their_sign_as_words(march: str, tmp_path: Path) -> None:
+    cases = Cases()
+    for n in WIDTHS:
+        for dtype in ("u8", "i8"):
+            step = {"y": "f32[3]: y[i<3] += exp(f32(x[i, j<{n}]) * 0.01)"}
+            cases.add(f"{dtype} {n}", rows_of(n, dtype, step))
+    library = cases.compile(tmp_path, f"-march={march if march == 'native' else runnable(march)}")
+    for graph, kernel, _, _ in cases.kernels.values():
+        (x,) = random_arrays(graph, 1)
+        x = np.arange(x.size).astype(x.dtype).reshape(x.shape) * x.dtype.type(37)
+        _, (found,) = run(library, kernel, graph, [x])
+        np.testing.assert_allclose(found, np.exp(x.astype(np.float64) * 0.01).sum(1), rtol=1e-6)
 
 
 def test_functions_by_steps_wait_for_no_bytes() -> None:

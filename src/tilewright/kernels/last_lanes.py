@@ -2,7 +2,7 @@
 
 The idea: where part of a vector that was written whole is read again, a processor waits until it is
 in the cache.  So the others take what changes nothing, and whole vectors are read and written.  For
-the same reason what lanes read of bytes is made words first.
+the same reason bytes that lanes read are made words first, where functions by steps read them.
 
 This module does not know nests: what a loop holds is told by its caller.
 """
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from tilewright.base.expr import Call, Const, Expr, Read, Sym, substitute, walk
 from tilewright.kernels.cmath_snippet import LANES
 from tilewright.kernels.expression import Printer, bound_to
-from tilewright.kernels.lanes import WORD, are_words, filled
+from tilewright.kernels.lanes import TAKEN, WORD, are_words, filled
 from tilewright.kernels.loops import Do, Keep, Let, Loop, LoopNest
 from tilewright.kernels.reduce import identity
 from tilewright.kernels.sums import Held, is_plain, taken_into, term_of
@@ -92,7 +92,7 @@ class LastLanes:
         """
         printer = self.printer
         floats = all(self.held[do.into].dtype.kind == "float" for do in takes(loop))
-        if not floats or count is None or not self._is_plain(loop, count):
+        if count is None or count > TAKEN[-1] or not floats or not self._is_plain(loop, count):
             return {}
         every = filled(count)
         known: dict[Expr, Term] = {}
@@ -154,7 +154,7 @@ class LastLanes:
                 if node.tensor in self.printer.memory:
                     yield node
                 elif formula is None or formula.op != "=":
-                    continue  # what comes out of a reduction is the same for all lanes
+                    continue  # what comes out of a reduction is the same for all lanes of a row
                 elif self.printer.normal(node) not in kept:
                     values += [part for part in bound_to(formula, node.index) if part is not None]
 

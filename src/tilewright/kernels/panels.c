@@ -10,7 +10,7 @@ typedef struct { long at, lines, each, run, left, skip; } Coming;
 
 /* What tiles below each other share: terms, strides of a (`below`: from a tile to the next), and b,
    whose vectors are `apart`.  If there is `more` in c, it is added; the sums go to `to`.  Tiles ask
-   for the memory of their sums if `asks`. */
+   for the memory of their sums, and what comes in turns with it, if `asks`. */
 typedef struct {
   long depth, below, ai, at;
   const T *b;

@@ -24,7 +24,7 @@ from tilewright.kernels.statement import Statement
 from tilewright.kernels.text import COMPARE, ONE_BY_ONE, SUM, UNARY, Scope, Term, c_type
 
 LARGEST = 2**31 - 1
-_EXTREMES = {"max=": ">", "min=": "<"}
+_EXTREMES = ("max=", "min=")
 LONG_SUM = 64  # terms that one accumulator takes before it is made a double
 
 
@@ -188,14 +188,16 @@ def halve(printer: Printer, held: Held, scope: Scope) -> None:
     and keeps all in registers; unrolled before that, they would stay one operation for each lane.
     """
     op = held.statement.formula.op
-    compared = _EXTREMES.get(op, "") if held.dtype in (F32, F64) and held.length > 1 else ""
-    none = _unordered(printer, held, scope) if compared else ""
+    once = op in _EXTREMES and held.dtype in (F32, F64) and held.length > 1
+    none = _not_ordered(printer, held, scope) if once else ""
     for array, how, dtype in ((held.name, op, held.dtype), (held.mark, "any=", BOOL)):
         half = held.length // 2 if array else 0
         while half:
             low, high = f"{array}[l]", f"{array}[l + {half}]"
-            if compared and array == held.name:
-                text = f"{high} {compared} {low} ? {high} : {low}"
+            if once and array == held.name:
+                fold = f"folded_{op[:-1]}_{dtype.name}"
+                printer.used.add(fold)
+                text = f"{fold}({high}, {low})"
             else:
                 text = combined(how, low, high, dtype, printer.used)
             scope.add(ONE_BY_ONE)
@@ -206,15 +208,17 @@ def halve(printer: Printer, held: Held, scope: Scope) -> None:
         scope.add(f"if (__builtin_expect({none}, 0)) {held.name}[0] = {nan.text};")
 
 
-def _unordered(printer: Printer, held: Held, scope: Scope) -> str:
+def _not_ordered(printer: Printer, held: Held, scope: Scope) -> str:
     """Print whether an accumulator is a NaN; return its name.
 
     What follows waits for the halves: so each is one instruction, and this is found beside them.
     """
-    none, one = printer.fresh("none"), f"{held.name}[l]"
+    none, function = printer.fresh("none"), f"not_ordered_{held.dtype.name}"
+    printer.used.add(function)
     scope.add(f"int {none} = 0;")
     scope.add(ONE_BY_ONE)
-    scope.add(f"for (long l = 0; l < {held.length}; l++) {none} |= {one} != {one};")
+    loop = f"for (long l = 0; l < {held.length}; l++)"
+    scope.add(f"{loop} {none} |= {function}({held.name}[l]);")
     return none
 
 

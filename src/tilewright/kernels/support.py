@@ -68,18 +68,45 @@ static inline float uniform(unsigned long seed, unsigned long i) {
 
 
 def _extremes(dtype: DType) -> tuple[Snippet, ...]:
+    return (
+        *(each for fn, op in (("max", ">"), ("min", "<")) for each in _extreme(dtype, fn, op)),
+        Snippet(
+            f"not_ordered_{dtype.name}",
+            f"""\
+/* Whether x is a NaN that its folding passes over. */
+static inline int not_ordered_{dtype.name}({dtype.c} x) {{
+#ifdef __AVX2__
+    return x != x;
+#else
+    (void)x;
+    return 0;
+#endif
+}}""",
+        ),
+    )
+
+
+def _extreme(dtype: DType, fn: str, op: str) -> tuple[Snippet, ...]:
     n, c = dtype.name, dtype.c
     return (
         # NaN in either argument wins; a processor has one instruction for `best`.
         Snippet(
-            f"max_{n}",
-            f"static inline {c} max_{n}({c} a, {c} b) {{\n"
-            f"    const {c} best = a > b ? a : b;\n    return a != a ? a : best;\n}}",
+            f"{fn}_{n}",
+            f"static inline {c} {fn}_{n}({c} a, {c} b) {{\n"
+            f"    const {c} best = a {op} b ? a : b;\n    return a != a ? a : best;\n}}",
         ),
+        # Short vectors are so many that asking all of them for NaNs takes longer.
         Snippet(
-            f"min_{n}",
-            f"static inline {c} min_{n}({c} a, {c} b) {{\n"
-            f"    const {c} best = a < b ? a : b;\n    return a != a ? a : best;\n}}",
+            f"folded_{fn}_{n}",
+            f"""\
+static inline {c} folded_{fn}_{n}({c} a, {c} b) {{
+#ifdef __AVX2__
+    return a {op} b ? a : b;
+#else
+    return {fn}_{n}(a, b);
+#endif
+}}""",
+            (f"{fn}_{n}",),
         ),
     )
 
