@@ -26,11 +26,35 @@ _LOGARITHM = horner("q", "f", LOG_TERMS)
 # the low bits of the sum: no conversion, and nothing undefined for NaN.
 EXPONENTIALS = (
     Snippet(
+        "exp_wide",
+        """\
+/* e^x in double to 4e-12, for |x| <= 700 (beyond it the float32 that is made of it is 0 or inf). */
+static inline double exp_wide(double x) {
+    double a = x > 700.0 ? 700.0 : x;
+    a = a < -700.0 ? -700.0 : a;
+    const double z = fused(a, 1.4426950408889634, 6755399441055744.0);
+    const double n = z - 6755399441055744.0;
+    const double r = fused(n, -1.9082149292705877e-10, fused(n, -0.6931471803691238, a));
+    double q = 2.4859578222625295e-5;
+    q = fused(q, r, 1.989927395864936e-4);
+    q = fused(q, r, 1.388885404961482e-3);
+    q = fused(q, r, 8.333298483754886e-3);
+    q = fused(q, r, 4.1666666718980845e-2);
+    q = fused(q, r, 1.6666666718997508e-1);
+    q = fused(q, r, 0.5);
+    const double p = 1.0 + fused(r * r, q, r);
+    const long k = bits_f64(z) - 0x4338000000000000;
+    return p * from_bits_f64((long)((unsigned long)(k + 1023) << 52));
+}""",
+        ("bits_f64", "fused"),
+    ),
+    Snippet(
         "exp_f32",
         """\
 /* e^x = 2^k e^r, k = round(x / ln 2).  The number added to round leaves k + 254 in the low nine
    bits of z; half of that each makes two factors, so that subnormal results are rounded once. */
 static inline float exp_f32(float x) {
+#ifdef __FMA__
     const float z = fma_f32(x, 1.44269504f, 12583166.0f);
     const float n = z - 12583166.0f;
     const float r = fma_f32(n, -1.42860677e-6f, fma_f32(n, -0.693145752f, x));
@@ -42,8 +66,11 @@ static inline float exp_f32(float x) {
     const float y = p * from_bits_f32((int)(half << 23)) * from_bits_f32((int)((b - half) << 23));
     const float finite = x > 88.75f ? __builtin_inff() : y;
     return x < -104.0f ? 0.0f : finite;
+#else  /* doubles throughout: each multiply-add would go there and back */
+    return (float)exp_wide(x);
+#endif
 }""",
-        ("bits_f32", "fma_f32"),
+        ("bits_f32", "fma_f32", "exp_wide"),
     ),
     EXP_LANES,
     Snippet(
@@ -89,29 +116,6 @@ static inline float expm1_f32(float x) {
     return x == 0.0f ? x : small;
 }""",
         ("bits_f32", "fma_f32"),
-    ),
-    Snippet(
-        "exp_wide",
-        """\
-/* e^x in double to 4e-12, for |x| <= 700 (beyond it the float32 that is made of it is 0 or inf). */
-static inline double exp_wide(double x) {
-    double a = x > 700.0 ? 700.0 : x;
-    a = a < -700.0 ? -700.0 : a;
-    const double z = fused(a, 1.4426950408889634, 6755399441055744.0);
-    const double n = z - 6755399441055744.0;
-    const double r = fused(n, -1.9082149292705877e-10, fused(n, -0.6931471803691238, a));
-    double q = 2.4859578222625295e-5;
-    q = fused(q, r, 1.989927395864936e-4);
-    q = fused(q, r, 1.388885404961482e-3);
-    q = fused(q, r, 8.333298483754886e-3);
-    q = fused(q, r, 4.1666666718980845e-2);
-    q = fused(q, r, 1.6666666718997508e-1);
-    q = fused(q, r, 0.5);
-    const double p = 1.0 + fused(r * r, q, r);
-    const long k = bits_f64(z) - 0x4338000000000000;
-    return p * from_bits_f64((long)((unsigned long)(k + 1023) << 52));
-}""",
-        ("bits_f64", "fused"),
     ),
     Snippet(
         "sinh_f32",
@@ -173,7 +177,8 @@ static inline float cosh_f32(float x) {
             ),
         ),
         "exact",
-        ("bits_f32", "fma_f32"),
+        ("bits_f32", "fma_f32", "exp_wide"),
+        otherwise="    return (float)(1.0 / (1.0 + exp_wide(-(double)x)));\n",
     ),
     *in_steps(
         "tanh_f32",
@@ -209,7 +214,12 @@ static inline float cosh_f32(float x) {
             ),
         ),
         "__builtin_copysignf(exact, x)",
-        ("bits_f32", "fma_f32"),
+        ("bits_f32", "fma_f32", "exp_wide"),
+        otherwise="""\
+    const double e = exp_wide(2.0 * __builtin_fabs((double)x));
+    const float y = __builtin_copysignf((float)((e - 1.0) / (e + 1.0)), x);
+    return __builtin_fabsf(x) < 1e-4f ? x : y;
+""",
     ),
 )
 
@@ -260,21 +270,6 @@ static inline float log{base}_f32(float x) {{
 
 LOGARITHMS = (
     Snippet(
-        "log_f32",
-        f"""\
-/* ln x = k ln 2 + ln(1 + f), 1 + f in [sqrt(1/2), sqrt 2); subnormal x is scaled up first. */
-static inline float log_f32(float x) {{
-{_OF_NORMAL}\
-    const float s = f * f;
-    float y = fma_f32(f * s, q, n * 1.42860677e-6f);
-    y = fma_f32(-0.5f, s, y);
-    y = fma_f32(n, 0.693145752f, f + y);
-{_LOG_EDGES}\
-}}""",
-        ("bits_f32", "fma_f32"),
-    ),
-    LOG_LANES,
-    Snippet(
         "log_wide",
         """\
 /* k ln 2 + ln(1 + f) in double to 2e-13 relative, for u = 1 + exact, u > 0 and normal.
@@ -306,6 +301,26 @@ static inline float log_edges(double u, double y) {
     return (float)(u >= 0.0 ? r : __builtin_nan(""));
 }""",
     ),
+    Snippet(
+        "log_f32",
+        f"""\
+/* ln x = k ln 2 + ln(1 + f), 1 + f in [sqrt(1/2), sqrt 2); subnormal x is scaled up first. */
+static inline float log_f32(float x) {{
+#ifdef __FMA__
+{_OF_NORMAL}\
+    const float s = f * f;
+    float y = fma_f32(f * s, q, n * 1.42860677e-6f);
+    y = fma_f32(-0.5f, s, y);
+    y = fma_f32(n, 0.693145752f, f + y);
+{_LOG_EDGES}\
+#else
+    const double u = x;
+    return log_edges(u, log_wide(u, u - 1.0));
+#endif
+}}""",
+        ("bits_f32", "fma_f32", "log_wide", "log_edges"),
+    ),
+    LOG_LANES,
     *(
         snippet
         for base, wide_scale, lanes in (

@@ -34,15 +34,22 @@ class Step:
 
 
 def in_steps(
-    name: str, why: str, steps: Sequence[Step], result: str, needs: tuple[str, ...] = ()
+    name: str,
+    why: str,
+    steps: Sequence[Step],
+    result: str,
+    needs: tuple[str, ...] = (),
+    otherwise: str = "",
 ) -> tuple[Snippet, Snippet]:
     """Return a function `float name(float x)`, and `void name_lanes(float *x, long count)` that
     replaces `count` elements, LANES at most, by what it makes of them, with the same operations.
 
-    result: what the last lines return.
+    result: what the last lines return.  otherwise: lines in their place that use doubles, where no
+    processor's operation multiplies and adds, and floats would become doubles for each.
     """
     lines = "".join(step.text for step in steps)
-    plain = f"{why}\nstatic inline float {name}(float x) {{\n{lines}    return {result};\n}}"
+    whole = _where_fused(f"{lines}    return {result};\n", otherwise)
+    plain = f"{why}\nstatic inline float {name}(float x) {{\n{whole}}}"
     given: tuple[str, ...] = ()
     loops = []
     for at, step in enumerate(steps):
@@ -55,8 +62,10 @@ def in_steps(
         loops.append(f"    for (long l = 0; l < count; l++) {{\n{inside}    }}\n")
         given += step.gives
     between = ", ".join(f"{one}_[{LANES}]" for one in given)
-    head = f"{lanes_head(name)}    float {between};\n"
-    return Snippet(name, plain, needs), Snippet(f"{name}_lanes", f"{head}{''.join(loops)}}}", needs)
+    stepped = f"    float {between};\n{''.join(loops)}"
+    one_by_one = f"    for (long l = 0; l < count; l++) x_[l] = {name}(x_[l]);\n"
+    text = f"{lanes_head(name)}{_where_fused(stepped, one_by_one if otherwise else '')}}}"
+    return Snippet(name, plain, needs), Snippet(f"{name}_lanes", text, (name, *needs))
 
 
 def in_roads(
@@ -110,6 +119,10 @@ def horner(name: str, of: str, terms: Sequence[str], c: str = "float") -> str:
     fused = "fma_f32" if c == "float" else "fused"
     lines = (f"    {name} = {fused}({name}, {of}, {term});\n" for term in rest)
     return f"    {c} {name} = {first};\n{''.join(lines)}"
+
+
+def _where_fused(lines: str, otherwise: str) -> str:
+    return f"#ifdef __FMA__\n{lines}#else\n{otherwise}#endif\n" if otherwise else lines
 
 
 def _lines(text: str) -> list[str]:
