@@ -74,6 +74,7 @@ def kernels(elements: int) -> Iterator[Kernel]:
     yield from _convolutions()
     yield from _attentions()
     yield from _rows(elements)
+    yield from _short_rows()
 
 
 def _products() -> Iterator[Kernel]:
@@ -172,6 +173,30 @@ def _rows(elements: int) -> Iterator[Kernel]:
     ids = torch.randint(50_000, (rows,))
     table = partial(_tensors, (50_000, width))
     yield Kernel("rows", "embedding", lambda t: F.embedding(ids, t), table, 0, 2 * size)
+
+
+def _short_rows() -> Iterator[Kernel]:
+    """Yield rows that end inside a vector and stay in the caches."""
+    count = 2000
+    for width in (31, 48, 77):
+        # Half of the columns at random, and never none.
+        mask = torch.rand(count, width, generator=torch.Generator().manual_seed(width)) < 0.5
+        mask[:, 0] = False
+        weight = torch.randn(width)
+        functions: dict[str, Callable[[Tensor], Tensor]] = {
+            "softmax": lambda x: x.softmax(-1),
+            "softmax under a mask": lambda x, mask=mask: x.masked_fill(mask, -torch.inf).softmax(
+                -1
+            ),
+            "layer norm": lambda x, w=weight: F.layer_norm(x, w.shape, w, w),
+            "sum": lambda x: x.sum(-1),
+        }
+        for name, function in functions.items():
+            make, moved = partial(_tensors, (count, width)), 4 * count * width
+            label = f"{name}, {count} x {width}"
+            yield Kernel(
+                "short rows", label, function, make, 0, moved if name == "sum" else 2 * moved
+            )
 
 
 def _tensors(*shapes: tuple[int, ...]) -> tuple[Tensor, ...]:

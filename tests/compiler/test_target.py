@@ -175,7 +175,12 @@ def test_squares_are_multiplied_by_native_kernels_of_a_processor_that_can(
 
 
 LISTED = {f"{k.group} {k.name}": k for k in cpu_kernels.kernels(4096) if k.flops < 300_000_000}
-CHOSEN = ("product 32 x 32 x 32 NN", "rows softmax", "rows, with gradient layer norm")
+CHOSEN = (
+    "product 32 x 32 x 32 NN",
+    "rows softmax",
+    "rows, with gradient layer norm",
+    "short rows softmax under a mask, 2000 x 31",
+)
 
 
 @pytest.mark.parametrize("target", ["x86-64-v3", swept("x86-64")])
