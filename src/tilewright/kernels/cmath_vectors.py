@@ -14,7 +14,11 @@ UNSIGNED = "typedef unsigned U __attribute__((vector_size(4 * wide)));"
 
 
 def operation(name: str, to: str, a: str, b: str) -> str:
-    """Return the step that makes `to` of `a` and `b` by an instruction."""
+    """Return the step that makes `to` of `a` and `b` by an instruction.
+
+    Into a vector of the function's own, never x[k]: of an instruction that writes memory GCC does
+    not know what else it writes, and stores and loads the sums of a loop around in each turn.
+    """
     return f'__asm__("{name} %2, %1, %0" : "=v"({to}) : "v"({a}), "v"({b}));'
 
 

@@ -108,7 +108,8 @@ _BOUNDED = (
 _AT_ONCE = (
     *_BOUNDED,
     *_power("a[k]", "12583166.0f"),
-    operation("vscalefps", "x[k]", "q[k]", "n[k]"),
+    operation("vscalefps", "q[k]", "q[k]", "n[k]"),
+    "x[k] = q[k];",
 )
 _BY_HALVES = (
     *_BOUNDED,

@@ -211,11 +211,12 @@ static inline void words_of_{dtype.name}(
     typedef char B __attribute__((vector_size(16), aligned(1), may_alias));
     typedef int W __attribute__((vector_size(64), aligned(4), may_alias));
     for (long l = 0; l < all; l += 16) {{
-        W *const words = (W *)(to + l);
+        W words;
         const B *const bytes = (const B *)(from + l);
         const unsigned short here = some <= l ? 0 : (1 << ((some - l) & 15)) - 1;
-        if (some - l >= 16) __asm__("{move} %1, %0" : "=v"(*words) : "m"(*bytes));
-        else __asm__("{move} %1, %0%{{%2%}}%{{z%}}" : "=v"(*words) : "m"(*bytes), "Yk"(here));
+        if (some - l >= 16) __asm__("{move} %1, %0" : "=v"(words) : "m"(*bytes));
+        else __asm__("{move} %1, %0%{{%2%}}%{{z%}}" : "=v"(words) : "m"(*bytes), "Yk"(here));
+        *(W *)(to + l) = words;
     }}
 #elif defined(__AVX2__)
     typedef long B __attribute__((vector_size(16)));
@@ -232,7 +233,9 @@ static inline void words_of_{dtype.name}(
         bytes |= four | (unsigned long)two << 8 * (here & 4);
         if (here & 1) bytes |= (unsigned long)(unsigned char)*last << 8 * (here & 6);
         const B together = {{(long)bytes, 0}};
-        __asm__("{move} %1, %0" : "=x"(*(W *)(to + l)) : "x"(together));
+        W words;
+        __asm__("{move} %1, %0" : "=x"(words) : "x"(together));
+        *(W *)(to + l) = words;
     }}
 #else
     for (long l = 0; l < some; l++) to[l] = from[l];
