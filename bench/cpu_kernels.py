@@ -176,18 +176,15 @@ def _rows(elements: int) -> Iterator[Kernel]:
 
 
 def _short_rows() -> Iterator[Kernel]:
-    """Yield rows that end inside a vector and stay in the caches."""
+    """Yield rows that end inside a vector, in caches, which may be faster than the large copy."""
     count = 2000
     for width in (31, 48, 77):
-        # Half of the columns at random, and never none.
-        mask = torch.rand(count, width, generator=torch.Generator().manual_seed(width)) < 0.5
-        mask[:, 0] = False
+        # Rows of any length, as of sequences that are filled up to the longest.
+        mask = torch.arange(width) > torch.arange(count)[:, None] % width
         weight = torch.randn(width)
         functions: dict[str, Callable[[Tensor], Tensor]] = {
             "softmax": lambda x: x.softmax(-1),
-            "softmax under a mask": lambda x, mask=mask: x.masked_fill(mask, -torch.inf).softmax(
-                -1
-            ),
+            "softmax of lengths": lambda x, mask=mask: x.masked_fill(mask, -torch.inf).softmax(-1),
             "layer norm": lambda x, w=weight: F.layer_norm(x, w.shape, w, w),
             "sum": lambda x: x.sum(-1),
         }

@@ -179,7 +179,7 @@ CHOSEN = (
     "product 32 x 32 x 32 NN",
     "rows softmax",
     "rows, with gradient layer norm",
-    "short rows softmax under a mask, 2000 x 31",
+    "short rows softmax of lengths, 2000 x 31",
 )
 
 

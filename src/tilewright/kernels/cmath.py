@@ -19,7 +19,7 @@ asinh       0.6     acosh       0.6     atanh       0.6     hypot       0.6
 xlogy       1.9     xlog1py     1.9
 ==========  =====   ==========  =====   ==========  =====   ==========  =====
 
-Without fused multiply-adds exp, log, sigmoid and tanh are computed in double too: 0.6.
+Without fused multiply-adds exp, all logarithms, sigmoid and tanh are computed in double: 0.6.
 
 Of doubles, in units of the last place of the double (without fused multiply-adds up to 2.5 for
 tanh, 2.3 for sigmoid, 1.2 for exp2); the other functions of doubles are the C library's:

@@ -1,6 +1,7 @@
 """Exponentials, logarithms, powers and hyperbolic functions as C text.
 
-The idea: reduce the argument to one octave, then a polynomial; what is hot stays in float32.
+The idea: reduce the argument to one octave, then a polynomial; what is hot stays in float32,
+except where no operation multiplies and adds.
 
 This module does not know who calls them; the errors stand in `cmath`.
 """

@@ -122,7 +122,11 @@ def horner(name: str, of: str, terms: Sequence[str], c: str = "float") -> str:
 
 
 def _where_fused(lines: str, otherwise: str) -> str:
-    return f"#ifdef __FMA__\n{lines}#else\n{otherwise}#endif\n" if otherwise else lines
+    return (
+        f"#ifdef __FMA__\n{lines}#else  /* in double */\n{otherwise}#endif\n"
+        if otherwise
+        else lines
+    )
 
 
 def _lines(text: str) -> list[str]:
