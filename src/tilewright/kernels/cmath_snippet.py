@@ -63,8 +63,7 @@ def in_steps(
         given += step.gives
     between = ", ".join(f"{one}_[{LANES}]" for one in given)
     stepped = f"    float {between};\n{''.join(loops)}"
-    one_by_one = f"    for (long l = 0; l < count; l++) x_[l] = {name}(x_[l]);\n"
-    text = f"{lanes_head(name)}{_where_fused(stepped, one_by_one if otherwise else '')}}}"
+    text = f"{lanes_head(name)}{_where_fused(stepped, one_by_one(name) if otherwise else '')}}}"
     return Snippet(name, plain, needs), Snippet(f"{name}_lanes", text, (name, *needs))
 
 
@@ -97,6 +96,11 @@ def roads(name: str, c: str, far: str, near: str, takes: Sequence[str] = ("x",))
     else
         {loop} x_[l] = {near}({arguments});
 """
+
+
+def one_by_one(name: str) -> str:
+    """Return the line of a function of lanes that calls the function of one for each."""
+    return f"    for (long l = 0; l < count; l++) x_[l] = {name}(x_[l]);\n"
 
 
 def lanes_head(name: str, c: str = "float", takes: Sequence[str] = ("x",)) -> str:

@@ -6,7 +6,7 @@ vectors before the next.  What comes out has the bits of the function of one lan
 This module does not know which functions there are.
 """
 
-from tilewright.kernels.cmath_snippet import Snippet, lanes_head
+from tilewright.kernels.cmath_snippet import Snippet, lanes_head, one_by_one
 
 MOST = 4
 """Vectors under way: with what they are made of they fill 16 registers."""
@@ -19,11 +19,14 @@ def operation(name: str, to: str, a: str, b: str) -> str:
     Into a vector of the function's own, never x[k]: of an instruction that writes memory GCC does
     not know what else it writes, and stores and loads the sums of a loop around in each turn.
     """
+    assert not to.startswith("x["), f"{name} writes memory"
     return f'__asm__("{name} %2, %1, %0" : "=v"({to}) : "v"({a}), "v"({b}));'
 
 
 def fused(to: str, a: str, b: str, c: str, name: str = "vfmadd213ps") -> str:
-    """Return the step that makes a b + c with one rounding (or, by its name, -a b + c)."""
+    """Return the step that makes a b + c with one rounding (or, by its name, -a b + c);
+    into a vector of the function's own, as `operation`."""
+    assert not to.startswith("x["), f"{name} writes memory"
     return f'__asm__("{name} %3, %2, %0" : "=v"({to}) : "0"({a}), "v"({b}), "v"({c}));'
 
 
@@ -51,7 +54,6 @@ def lanes(name: str, body: str, otherwise: str = "", needs: tuple[str, ...] = ()
     otherwise: the lines where there are no such vectors; one by one, if not given.  needs: the
     snippets that these lines use.
     """
-    one_by_one = f"    for (long l = 0; l < count; l++) x_[l] = {name}(x_[l]);\n"
     text = f"""\
 /* Step by step for all vectors, so that their chains stand beside each other. */
 {lanes_head(name)}\
@@ -69,7 +71,7 @@ def lanes(name: str, body: str, otherwise: str = "", needs: tuple[str, ...] = ()
 {body}\
     }}
 #else
-{otherwise or one_by_one}\
+{otherwise or one_by_one(name)}\
 #endif
 }}"""
     return Snippet(f"{name}_lanes", text, (name, *needs))
