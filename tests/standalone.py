@@ -137,7 +137,7 @@ def _unite(folder: Path, names: Sequence[str]) -> None:
 
 def apart(name: str, text: str) -> str:
     """Give the static functions of one kernel names of their own."""
-    statics = re.findall(r"^static (?:inline|const) [\w ]*?(\w+)(?:\(|\[)", text, re.MULTILINE)
+    statics = re.findall(r"^static (?:inline|const) [\w *]*?(\w+)(?:\(|\[)", text, re.MULTILINE)
     for static in sorted(set(statics), key=len, reverse=True):
         text = re.sub(rf"\b{static}\b", f"{static}_{name}", text)
     return text

@@ -24,6 +24,8 @@ from tilewright.graph.evaluate import evaluate
 from tilewright.graph.ir import Graph, TensorType
 from tilewright.kernels import FLAGS, Emitted, emit, emit_naive
 from tilewright.kernels.body import contiguous
+from tilewright.kernels.cmath_tables import BY_TABLE
+from tilewright.kernels.support import SUPPORT, print_support
 from tilewright.runtime import check_target, processor
 
 Array = np.ndarray
@@ -50,6 +52,29 @@ def body(inputs: Mapping[str, str], steps: Mapping[str, str], outputs: Sequence[
         values[name] = builder.formula(formula, *operands, name=name)
     names = outputs or [list(steps)[-1]]
     return builder.finish([values[name] for name in names])
+
+
+def by_lanes(naive: Emitted, stepped: Emitted) -> Emitted:
+    """Return a naive kernel whose functions are those of lanes, of one element beside others, if
+    they go by a table in `stepped`: they have other last bits than the functions of one element."""
+    functions = [name for name in BY_TABLE if f" {name}(" in stepped.text]
+    begin = f"\nint {naive.name}("
+    above, kernel = naive.text.split(begin)
+    present = [name for name, snippet in SUPPORT.items() if snippet.text in above]
+    support = print_support(present)
+    assert above.startswith(support), "functions stand first"
+    texts = [print_support([*present, *functions]), above.removeprefix(support)]
+    for name in functions:
+        one = name.removesuffix("_lanes")
+        texts.append(f"""\
+static inline float {one}_beside(float x) {{
+    float lanes[16];
+    for (long l = 0; l < 16; l++) lanes[l] = l == 5 ? x : 1;
+    {name}(lanes, 16);
+    return lanes[5];
+}}""")
+        kernel = re.sub(rf"\b{one}\(", f"{one}_beside(", kernel)
+    return replace(naive, text="\n".join(texts) + begin + kernel)
 
 
 def runnable(target: str) -> str:

@@ -11,7 +11,8 @@ import pytest
 from scipy import special
 
 from tilewright.kernels import FLAGS
-from tilewright.kernels.cmath import SNIPPETS, ULP
+from tilewright.kernels.cmath import LANES_ULP, SNIPPETS, ULP
+from tilewright.kernels.cmath_tables import BY_TABLE
 from tilewright.kernels.lanes import STEPPED, TAKEN
 
 from .harness import runnable
@@ -73,6 +74,8 @@ def build(folder: Path, processor: str) -> tuple[ctypes.CDLL, str]:
         text += "for (long i = 0; i < n; i++) y[i] = x[i];"
         text += f"for (long i = 0; i < n; i += 96) {{ {name}_f32_lanes(y + i, z + i, 64); "
         text += f"{name}_f32_lanes(y + i + 64, z + i + 64, 32); }} }}"
+    text += "\n#ifdef __AVX512F__\n#define HAS 1\n#else\n#define HAS 0\n#endif"
+    text += "\nint has_tables(void) { return HAS; }"
     source, library = folder / "cmath.c", folder / "cmath.so"
     source.write_text(text)
     command = [
@@ -207,6 +210,10 @@ def for_lanes(
     return build(tmp_path_factory.mktemp("lanes"), request.param)[0]
 
 
+def goes_by_table(name: str, library: ctypes.CDLL) -> bool:
+    return f"{name}_f32_lanes" in BY_TABLE and bool(library.has_tables())
+
+
 @pytest.mark.parametrize("name", STEPS)
 def test_functions_of_lanes_have_the_bits_of_one(name: str, for_lanes: ctypes.CDLL) -> None:
     bits = np.arange(0, 2**32, 977, dtype=np.uint64).astype(np.uint32)
@@ -214,6 +221,9 @@ def test_functions_of_lanes_have_the_bits_of_one(name: str, for_lanes: ctypes.CD
     x = np.concatenate([np.float32(EDGES), bits.view(np.float32), near])
     x = x[: x.size // 96 * 96]
     one, lanes = (call(for_lanes, loop, x) for loop in (name, f"{name}_lanes"))
+    if goes_by_table(name, for_lanes):
+        check(lanes, reference(name, x), LANES_ULP.get(name, ULP[name]))
+        one = call(for_lanes, f"{name}_lanes", x[::-1].copy())[::-1]  # in other lanes
     np.testing.assert_array_equal(one.view(np.uint32), lanes.view(np.uint32))
 
 
@@ -224,7 +234,8 @@ def test_functions_of_lanes_touch_no_other(name: str, count: int, for_lanes: cty
     y = x.copy()
     getattr(for_lanes, f"some_{name}")(ctypes.c_void_p(y.ctypes.data), ctypes.c_long(count))
     np.testing.assert_array_equal(y[count:], x[count:])
-    np.testing.assert_array_equal(y[:count], call(for_lanes, name, x)[:count])
+    alone = f"{name}_lanes" if goes_by_table(name, for_lanes) else name
+    np.testing.assert_array_equal(y[:count], call(for_lanes, alone, x[:96])[:count])
 
 
 @pytest.mark.parametrize("name", STEPS_OF_TWO)

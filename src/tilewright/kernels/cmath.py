@@ -19,6 +19,7 @@ asinh       0.6     acosh       0.6     atanh       0.6     hypot       0.6
 xlogy       1.9     xlog1py     1.9
 ==========  =====   ==========  =====   ==========  =====   ==========  =====
 
+Where vectors have 64 bytes, exp of many lanes at once has 1.0 (`cmath_tables`).
 Without fused multiply-adds exp, all logarithms, sigmoid and tanh are computed in double: 0.6.
 
 Of doubles, in units of the last place of the double (without fused multiply-adds up to 2.5 for
@@ -43,6 +44,7 @@ from tilewright.kernels.cmath_double_circular import CIRCULAR_DOUBLES
 from tilewright.kernels.cmath_exponential import EXPONENTIALS, LOGARITHMS
 from tilewright.kernels.cmath_inverse import INVERSES, PAIRS
 from tilewright.kernels.cmath_snippet import BITS, Snippet
+from tilewright.kernels.cmath_tables import TABLES, by_table
 
 _LIBRARY_NAMES = ("sin", "cos", "tan", "asin", "acos", "atan", "erfc", "asinh", "acosh", "atanh")
 _LIBRARY = (
@@ -51,8 +53,9 @@ _LIBRARY = (
     Snippet("hypot", "extern double hypot(double, double);"),
 )
 
-SNIPPETS = (
+_ALL = (
     *BITS,
+    *TABLES,
     *_LIBRARY,
     *DOUBLES,
     *CIRCULAR_DOUBLES,
@@ -63,6 +66,7 @@ SNIPPETS = (
     *INVERSES,
     *PAIRS,
 )
+SNIPPETS = tuple(map(by_table, _ALL))
 ULP = {
     "exp": 0.9,
     "exp2": 0.9,
@@ -93,6 +97,8 @@ ULP = {
     "xlogy": 1.9,
     "xlog1py": 1.9,
 }
+LANES_ULP = {"exp": 1.0}
+"""Where vectors have 64 bytes and all lanes are looked up at once, if more."""
 DOUBLE_ULP = {
     "exp": 1.0,
     "exp2": 0.9,

@@ -48,16 +48,10 @@ def floats(names: str, *texts: str) -> str:
     return ", ".join(f"{one}[{MOST}]" for one in names if f"{one}[k]" in text)
 
 
-def lanes(name: str, body: str, otherwise: str = "", needs: tuple[str, ...] = ()) -> Snippet:
-    """Return a function of lanes: `body` is of the vectors x[0] to before x[vectors].
-
-    otherwise: the lines where there are no such vectors; one by one, if not given.  needs: the
-    snippets that these lines use.
-    """
-    text = f"""\
-/* Step by step for all vectors, so that their chains stand beside each other. */
-{lanes_head(name)}\
-#if defined(__AVX512F__) || (defined(__AVX2__) && defined(__FMA__))
+def stepping(body: str) -> str:
+    """Return the lines that go through vectors MOST at a time: `body` is of x[0] to before
+    x[vectors]."""
+    return f"""\
 #ifdef __AVX512F__
     enum {{ wide = 16 }};
 #else
@@ -70,6 +64,20 @@ def lanes(name: str, body: str, otherwise: str = "", needs: tuple[str, ...] = ()
         V *const x = (V *)(x_ + at);
 {body}\
     }}
+"""
+
+
+def lanes(name: str, body: str, otherwise: str = "", needs: tuple[str, ...] = ()) -> Snippet:
+    """Return a function of lanes: `body` is of the vectors x[0] to before x[vectors].
+
+    otherwise: the lines where there are no such vectors; one by one, if not given.  needs: the
+    snippets that these lines use.
+    """
+    text = f"""\
+/* Step by step for all vectors, so that their chains stand beside each other. */
+{lanes_head(name)}\
+#if defined(__AVX512F__) || (defined(__AVX2__) && defined(__FMA__))
+{stepping(body)}\
 #else
 {otherwise or one_by_one(name)}\
 #endif

@@ -3,14 +3,12 @@
 The idea: a chain of twenty operations makes a processor wait, so that each is named for four
 vectors before the next.  What comes out has the bits of the function of one lane.
 
-- The exponential: where vectors have 64 bytes there is an operation that makes x 2^k and rounds
-  once, to infinity and to subnormal numbers too, which a compiler does not find in `exp_f32`.
-  Else k is added to the exponent, where no lane of the four vectors is far from 0; where one is,
-  all four go the way of `exp_f32`.
+- The exponential: k is added to the exponent, where no lane of the four vectors is far from 0;
+  where one is, all four go the way of `exp_f32`.
 - The error function: both of its polynomials.
 - Logarithms of normal numbers.
 
-This module does not know who calls it.
+This module does not know who calls it, nor where the first two go by a table (`cmath_tables`).
 """
 
 from tilewright.kernels.cmath_snippet import Snippet
@@ -105,12 +103,6 @@ _BOUNDED = (
     operation("vminps", "a[k]", "zero + 89.0f", "x[k]"),
     operation("vmaxps", "a[k]", "zero - 104.0f", "a[k]"),
 )
-_AT_ONCE = (
-    *_BOUNDED,
-    *_power("a[k]", "12583166.0f"),
-    operation("vscalefps", "q[k]", "q[k]", "n[k]"),
-    "x[k] = q[k];",
-)
 _BY_HALVES = (
     *_BOUNDED,
     *_power("a[k]", "12583166.0f", _BITS),
@@ -180,9 +172,6 @@ EXP_LANES = lanes(
     "exp_f32",
     f"""\
         V a[{MOST}], n[{MOST}], r[{MOST}], q[{MOST}];
-#ifdef __AVX512F__
-{each(_AT_ONCE)}\
-#else
         {UNSIGNED}
         U b[{MOST}], h[{MOST}], far = {{0}};
 {each(_FARTHEST)}\
@@ -192,7 +181,6 @@ EXP_LANES = lanes(
         }} else {{
 {each(_BY_HALVES)}\
         }}
-#endif
 """,
 )
 ERF_LANES = lanes(

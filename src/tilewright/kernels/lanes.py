@@ -225,18 +225,10 @@ def print_stepped(
     last = None if count is None else count % lanes.block
     if last == 0:
         return
-    if lanes.words and (last is None or last > FEW or lanes.some):
-        whole = lanes.block if last is None else filled(last)
-        inner = scope.inner()
-        _print_block(printer, lanes, calls, inner, rest, str(last or f"{end} - {rest}"), whole)
-        scope.attach(inner, f"if ({rest} < {end})")
-    else:
-        inner = lanes.opened(scope, "")
-        lanes.turn(inner)
-        for line in vectors_of(last).splitlines():
-            scope.add(line)
-        head = f"for (long {lanes.name} = {rest}; {lanes.name} < {end}; {lanes.name}++)"
-        scope.attach(inner, head)
+    whole = lanes.block if last is None else filled(last)
+    inner = scope.inner()
+    _print_block(printer, lanes, calls, inner, rest, str(last or f"{end} - {rest}"), whole)
+    scope.attach(inner, f"if ({rest} < {end})")
 
 
 def are_words(tensors: Iterable[Memory | TensorType]) -> bool:
@@ -295,6 +287,7 @@ def _print_block(
             around.add(line)
         around.attach(inner, f"for (long {turn} = 0; {turn} < {below}; {turn}++)")
 
+    one_by_one = bool(present) and not lanes.words
     for step in calls:
         call, inner, held = step.call, opened(), printer.held(step.call)
         arrays = [printer.fresh("lanes") for _ in call.args]
@@ -307,13 +300,17 @@ def _print_block(
         holds = [convert(printer.value(cond, block), BOOL).at(ATOM) for cond in step.given]
         around = block.inner() if holds else block
         ones = f"{' = '.join(f'{array}[{turn}]' for array in arrays)} = 1;"
-        attach(_or(block, present, inner, ones) if present else inner, around, bound)
+        if one_by_one:
+            around.add(f"for (long {turn} = 0; {turn} < {whole}; {turn}++) {ones}")
+            attach(inner, around, count)
+        else:
+            attach(_or(block, present, inner, ones) if present else inner, around, bound)
         around.add(f"{function}({', '.join(arrays)}, {bound});")
         if holds:
             block.attach(around, f"if ({' & '.join(holds)})")
         known[call] = Term(f"{arrays[0]}[{turn}]", held, ATOM)
     inner = opened()
-    if lanes.some and present:
+    if lanes.some and present and not one_by_one:
         lanes.some(inner, present)
         attach(inner, block, bound)
     else:
