@@ -14,11 +14,11 @@ typedef struct { long buffer, offset; } Place;
    Without a kernel: the begin of the loop at depth `first`, `parts` iterations to the step
    `pointers`; there `parts` is negative, and `pointers` is the begin. */
 typedef struct { Kernel *kernel; long first, pointers, parts, barrier; } Step;
-/* By the clock: when the team was last asked for, when it last ran, until when it has no little work. */
+/* asked: by the clock, when the team was last asked for or last ran. */
 typedef struct {
   void (*parallel)(void (*work)(void *), void *argument, unsigned threads, unsigned flags);
   int (*size)(void), (*rank)(void);
-  long asked, ran, resting;
+  long asked;
 } Team;
 /* What a stretch is worth, 0: one thread, AWAKE: a team that is awake, ALWAYS: a team, else one where it is
    faster; and what is learned of it: how long a run takes, alone and shared; by the clock, when the other
@@ -46,7 +46,6 @@ typedef struct {
   const Team *team;
   long *clock, start;                           /* start: of the run, by the clock */
   Rest *rests;                                  /* of each thread */
-  long begun, waited, ended;                    /* by thread 0: when, at most at once, when */
   long failure;                                 /* 256 * step + code of the first that failed */
   _Alignas(64) long done;                       /* parts, of all launches */
   int sleepers;
@@ -59,16 +58,11 @@ typedef struct {
 #define SPIN_NANOSECONDS 200000
 /* Runs that follow each other so closely find the team awake: OpenMP's threads spin for longer. */
 #define CLOSE_NANOSECONDS 1000000
-/* Who has little work and waits for longer than this waits for a thread that the system has put aside,
-   or which had to be woken and took longer than that takes: for so many times as long as the wait
-   little work is not shared, so that such waits are a small part of all time. */
-#define LATE_NANOSECONDS 40000
-#define WOKEN_NANOSECONDS 400000
-#define REST 200
 /* Cores may be so far from each other, or so busy, that a team takes longer than one thread.  So short work
    is tried the other way from time to time, twice: the first run may have to wake threads, the second is
    told.  For REST times as long as both took nothing is tried.  What is tried is learned fast, what is
    usual as the mean of many runs, so that a rare wait counts for what it costs. */
+#define REST 200
 #define OF_TRIALS 8
 #define UNTOLD (-1)
 #define OF_MANY 1024            /* and so many parts of a nanosecond are told apart */
@@ -125,14 +119,13 @@ static void wake_all(int *word) {
 #endif
 }
 
-/* Wait until so many parts are done: spin a while, since most waits are short, then sleep.  Return
-   for how many nanoseconds. */
-static long wait_for(Run *run, long parts) {
-  if (are_done(run, parts)) return 0;
+/* Wait until so many parts are done: spin a while, since most waits are short, then sleep. */
+static void wait_for(Run *run, long parts) {
+  if (are_done(run, parts)) return;
   long start = now();
   do {
     for (int i = 0; i < 16; i++) {
-      if (are_done(run, parts)) return now() - start;
+      if (are_done(run, parts)) return;
       pause_a_little();
     }
   } while (now() - start < SPIN_NANOSECONDS);
@@ -140,7 +133,6 @@ static long wait_for(Run *run, long parts) {
   for (long done; (done = __atomic_load_n(&run->done, __ATOMIC_SEQ_CST)) < parts;)
     sleep_while((int *)&run->done, (int)done);  /* its low half: memory is little-endian */
   __atomic_sub_fetch(&run->sleepers, 1, __ATOMIC_SEQ_CST);
-  return now() - start;
 }
 
 static void add_done(Run *run, long parts) {
@@ -228,7 +220,6 @@ static long take_part(Run *run, long i, char **p, long launch, long rank, long s
    threads go on, but compute nothing more. */
 static void share(Run *run, long rank, long size) {
   long index[run->depth + 1], launch = 0, before = 0;   /* launches, and parts before this one */
-  long waited = 0;
   long *clock = run->clock ? run->clock + 2 * rank * run->count : 0, since = run->start;
   for (long loop = 0; loop < run->depth; loop++) index[loop] = 0;
   for (long i = 0; i < run->count; i++) {
@@ -239,7 +230,7 @@ static void share(Run *run, long rank, long size) {
         i = step->pointers;                     /* behind the end, or the first of the loop again */
       continue;
     }
-    if (step->barrier && size > 1) waited = longer(waited, wait_for(run, before));
+    if (step->barrier && size > 1) wait_for(run, before);
     if (clock) lap(clock + 2 * i + 1, &since);
     before += step->parts;
     launch++;
@@ -257,34 +248,19 @@ static void share(Run *run, long rank, long size) {
     }
     if (clock) lap(clock + 2 * i, &since);
   }
-  if (rank == 0) run->waited = waited;
 }
 
 static void work(void *argument) {
   Run *run = argument;
-  const int rank = run->team->rank();
-  if (rank == 0) run->begun = now();
   /* The team may be smaller than asked for: only inside does it know its size. */
-  share(run, rank, run->team->size());
-  if (rank == 0) run->ended = now();
+  share(run, run->team->rank(), run->team->size());
 }
 
-/* Say whether little work is worth the team's meeting: it is where its threads are awake, which a
-   moment after the last run they are, and where no other work has their cores. */
-static int is_ready(Team *team) {
-  const long time = now(), asked = __atomic_exchange_n(&team->asked, time, __ATOMIC_RELAXED);
-  return time - asked < CLOSE_NANOSECONDS && time > __atomic_load_n(&team->resting, __ATOMIC_RELAXED);
-}
-
-/* Let the team share a run, and learn from little work whether its threads come at once. */
-static void run_on_team(Run *run, Team *team, long threads, int little) {
-  const long start = now();
-  team->parallel(work, run, (unsigned)threads, 0);
-  const long end = now(), ran = __atomic_exchange_n(&team->ran, end, __ATOMIC_RELAXED);
-  __atomic_store_n(&team->asked, end, __ATOMIC_RELAXED);
-  const long late = longer(longer(run->begun - start, run->waited), end - run->ended);
-  if (little && late > (start - ran < CLOSE_NANOSECONDS ? LATE_NANOSECONDS : WOKEN_NANOSECONDS))
-    __atomic_store_n(&team->resting, end + REST * late, __ATOMIC_RELAXED);
+/* Say whether the team is awake, which a moment after the last run it is: little work is not worth
+   waking it.  Whether sharing pays, where others use the cores too, the pace tells. */
+static int is_awake(Team *team) {
+  const long time = now();
+  return time - __atomic_exchange_n(&team->asked, time, __ATOMIC_RELAXED) < CLOSE_NANOSECONDS;
 }
 
 /* Say whether a run is shared: where that is faster, but for those that try.  weight: of how many runs
@@ -332,8 +308,8 @@ long tilewright_run(const Step *steps, long count, const Place *places, long poi
     p[i] = call->buffers[places[i].buffer] + places[i].offset;
     for (long loop = 0; loop < outer; loop++) p[i] += moves[i * depth + loop] * call->index[loop];
   }
-  const int little = pace->width == AWAKE;
-  const int any = pace->width && call->team && call->threads > 1 && (!little || is_ready(call->team));
+  int any = pace->width && call->team && call->threads > 1;
+  if (any && pace->width == AWAKE) any = is_awake(call->team);
   long weight = 0;
   const int shared = any && (pace->width == ALWAYS || is_shared(pace, &weight));
   const long threads = shared ? call->threads : 1;
@@ -343,9 +319,10 @@ long tilewright_run(const Step *steps, long count, const Place *places, long poi
   Run run = {.steps = steps, .count = count, .pointers = p, .moves = moves, .depth = depth,
              .outer = outer, .team = call->team, .clock = call->clock, .start = start,
              .rests = rests, .failure = NONE};
-  if (threads > 1)
-    run_on_team(&run, call->team, threads, little);
-  else
+  if (threads > 1) {
+    call->team->parallel(work, &run, (unsigned)threads, 0);
+    __atomic_store_n(&call->team->asked, now(), __ATOMIC_RELAXED);
+  } else
     share(&run, 0, 1);
   if (weight) learn(pace, threads > 1 ? &pace->shared : &pace->alone, start, weight);
   return run.failure;

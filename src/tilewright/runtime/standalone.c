@@ -114,7 +114,7 @@ static int compare(const Buffer *buffer, const char *found, const char *wanted) 
 }
 
 static int check(const char *data, int at_end, long threads) {
-  Team team = {parallel, size, rank, 0, 0, 0};
+  Team team = {parallel, size, rank, 0};
   const char *next = data;
   int bad = 0;
   char **starts = malloc((buffer_count + 1) * sizeof(char *));

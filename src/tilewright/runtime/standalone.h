@@ -12,7 +12,7 @@ typedef struct {
 typedef struct {
   void (*parallel)(void (*work)(void *), void *argument, unsigned threads, unsigned flags);
   int (*size)(void), (*rank)(void);
-  long asked, ran, resting;
+  long asked;
 } Team;
 #endif
 

@@ -33,8 +33,6 @@ class Team(ctypes.Structure):
         ("size", ctypes.c_void_p),
         ("rank", ctypes.c_void_p),
         ("asked", ctypes.c_long),
-        ("ran", ctypes.c_long),
-        ("resting", ctypes.c_long),
     )
 
 
