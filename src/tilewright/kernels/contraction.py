@@ -27,6 +27,9 @@ SPAN = 2**31  # elements that a tensor has less than, from the first to the last
 SPREAD = 128  # as in contraction.c: elements between rows of b that many tiles read, to be packed
 TALL = 56  # rows of a block, at least: what is packed of b serves four tiles
 HALF = 48  # rows, at least, of either of two blocks where columns make one or three
+LAID_TALL = 8  # likewise where b is not packed and so small that each thread's caches hold it
+LAID_BYTES = 1 << 18
+SMALL = 2048  # elements of b that every thread may pack
 BLOCK_FLOPS, MOST_BLOCKS = 128_000_000, 64  # a large product is cut into more blocks
 ROOM_A, ROOM_B = 1 << 18, 1 << 20  # as in contraction.c: bytes for packed rows and columns
 PASSING = 8  # as there: panels that are packed at a time where one group of rows reads them
@@ -248,7 +251,7 @@ def emit_product(
         "    return 0;",
         "}",
     ]
-    parts = even(max(1, min(PARTS, units, product.flops // PART_FLOPS)), units)
+    parts = even(max(1, min(PARTS, units, product.flops // _part_flops(product))), units)
     reason = f"contraction: {described_product(product)}, {units} block{'s' * (units > 1)}"
     flops, moved = product.flops, _bytes(product)
     if following is not None:
@@ -303,8 +306,9 @@ def blocks(product: Product, tiling: Tiling) -> tuple[int, int]:
     EVEN, and so that little is packed: every block packs its columns of b, and its rows of a each
     time that other columns are packed."""
     batch, rows, columns, _ = product_extents(product)
+    by_rows = is_by_rows(product)
     wanted = max(
-        min(tiling.blocks, product.flops // PART_FLOPS),
+        min(EVEN if by_rows else tiling.blocks, product.flops // _part_flops(product)),
         min(MOST_BLOCKS, product.flops // BLOCK_FLOPS),
     )
     widest = min(tiling.panels * SLICE, ROOM_B // (tiling.depth * product.word))
@@ -312,19 +316,42 @@ def blocks(product: Product, tiling: Tiling) -> tuple[int, int]:
     def price(cut: tuple[int, int]) -> tuple[int, float]:
         down, across = cut
         units = batch * down * across
-        packed = down * columns + 2 * across * -(-columns // (across * widest)) * rows
+        packed = (0 if by_rows else down * columns) + 2 * across * -(
+            -columns // (across * widest)
+        ) * rows
         uneven = -(-units // EVEN) * EVEN / units
         return max(0, wanted - units), (rows * columns + PACKING * packed) * uneven
 
     most = max(1, PARTS // batch)
     halves = columns // SLICE in (1, 3) and 2 * HALF <= rows < 2 * TALL
-    tall = HALF if halves else TALL
+    tall = LAID_TALL if by_rows else HALF if halves else TALL
     cuts = (
         (down, across)
         for down in range(1, max(1, min(most, rows // tall)) + 1)
         for across in range(1, max(1, min(most // down, columns // SLICE)) + 1)
     )
     return min(cuts, key=price)
+
+
+def is_by_rows(product: Product) -> bool:
+    """Say whether threads have rows of their own, though they are few: b lies as tiles read it, and
+    each thread's caches hold all of it; or its columns are not to be cut, and little to be packed.
+
+    Then the rows of one product are in the cache of the thread that takes them in the next, and
+    less work is worth a thread's attention.
+    """
+    run, step, _ = product.columns[-1]
+    _, rows, columns, terms = product_extents(product)
+    if product.batch or rows >= 2 * TALL:
+        return False
+    if columns < SLICE:
+        return columns * terms <= SMALL
+    laid = len(product.columns) > 1 and step == 1 and run * product.word == LINE
+    return laid and columns * terms * product.word <= LAID_BYTES
+
+
+def _part_flops(product: Product) -> int:
+    return PART_FLOPS // 8 if is_by_rows(product) else PART_FLOPS
 
 
 def _block(product: Product, tiling: Tiling, down: int, across: int, followed: bool) -> list[str]:
@@ -368,6 +395,8 @@ def _is_tall(product: Product, down: int) -> bool:
     thread's cache; but each packs all of b, which is dear where b has to be turned.
     """
     (_, step, _), rows = product.columns[-1], count(product.rows)
+    if is_by_rows(product):
+        return True
     return rows >= count(product.columns) and down % 2 == 0 and step == 1
 
 
