@@ -61,6 +61,22 @@ def test_a_row_of_softmax_is_one_kernel_and_a_second_reader_another() -> None:
     assert_equal(graph, fused, bits=True)
 
 
+def test_what_an_index_picks_of_a_row_is_read_while_the_row_is_near() -> None:
+    graph = parse(
+        """graph g(%x : f32[4096, 256], %t : i64[4096]) {
+          %m = {y[i<4096] max= x[i, j<256]}(%x) : f32[4096]
+          %s = {y[i<4096] += exp(x[i, j<256] - m[i])}(%x, %m) : f32[4096]
+          %l = {y[i<4096] = log(s[i]) + m[i]}(%s, %m) : f32[4096]
+          %p = {y[i<4096] = l[i] - x[i, t[i]]}(%l, %x, %t) : f32[4096]
+          %c = {y[k<16] += p[256*k + i] for i<256}(%p) : f32[16]
+          return %c
+        }"""
+    )
+    rows, parts = Fuse()(graph).nodes
+    assert [value.name for value in rows.outputs] == ["p"]
+    assert [value.name for value in parts.inputs] == ["p"]  # no reason to pick it again there
+
+
 def test_loops_of_other_ranks_and_orders_are_one_space() -> None:
     graph = parse(
         """graph g(%x : f32[4, 6, 8]) {

@@ -16,6 +16,9 @@ from tilewright.graph.ir import Formula, Graph, Node, TensorType, Value
 from tilewright.graph.total import Types, extents_of, parts
 from tilewright.graph.views import bytes_of, contiguous, place, size_of
 
+LINE, FAR = 64, 1 << 20
+"""Bytes that memory is moved by; of a tensor from which on it does not stay in a core's caches."""
+
 
 @dataclass(frozen=True, slots=True)
 class Region:
@@ -123,6 +126,8 @@ def _elements(read: Read, formula: Formula, type_: TensorType) -> int:
         moved = {entry.name for entry in read.index if isinstance(entry, Sym)}
         if len(moved) == len(extents):
             return points
+    if read.index and reads(read.index[-1]) and nominal(size_of(type_)) * type_.dtype.bytes >= FAR:
+        return points * max(1, LINE // type_.dtype.bytes)  # each lies in a line of its own
     if any(reads(entry) for entry in read.index):
         return points
     shape = tuple(dim for dim in type_.shape if isinstance(dim, int))

@@ -169,10 +169,11 @@ class Recomputing:
     def _freed(self, name: str, made: Again) -> float:
         """Return the bytes (and the like of operations) that a region made for a value alone moves.
 
-        Where all its readers compute the value themselves, they are no more.
+        Where all its readers compute the value themselves, they are no more; unless it is made of
+        what the region still has to reduce.
         """
         home = self.home[name]
-        if self.outputs(home) != [name]:
+        if self.outputs(home) != [name] or any(self.home.get(leaf) == home for leaf in made.leaves):
             return 0
         read = sum(bytes_read(self.readers[home].formulas.values(), self.types).values())
         return read + made.flops * nominal(size_of(self.types[name])) / self.balance
