@@ -29,7 +29,7 @@ def said(command: Path, rounds: int) -> str:
 
 def test_every_part_is_computed_once_and_after_what_it_waits_for(tmp_path: Path) -> None:
     """Random tables on teams of 1 to 6 threads, some of which come late or sleep in a part; and
-    little work has a team that is awake, until it comes late."""
+    little work has a team that is awake."""
     assert said(compiled(tmp_path), ROUNDS) == ""
 
 

@@ -1,7 +1,8 @@
 """How functions of many lanes are spelled in C, where vectors have 64 or 32 bytes.
 
 The idea: a chain of twenty operations makes a processor wait, so that each is named for four
-vectors before the next.  What comes out has the bits of the function of one lane.
+vectors before the next.  What comes out has the bits of the function of one lane, but where it goes
+by a table (`cmath_tables`).
 
 This module does not know which functions there are.
 """

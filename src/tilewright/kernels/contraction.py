@@ -27,7 +27,7 @@ SPAN = 2**31  # elements that a tensor has less than, from the first to the last
 SPREAD = 128  # as in contraction.c: elements between rows of b that many tiles read, to be packed
 TALL = 56  # rows of a block, at least: what is packed of b serves four tiles
 HALF = 48  # rows, at least, of either of two blocks where columns make one or three
-LAID_TALL = 8  # likewise where b is not packed and so small that each thread's caches hold it
+LAID_TALL = 8  # likewise where rows are few and every thread may have all of b (`is_by_rows`)
 LAID_BYTES = 1 << 18
 SMALL = 2048  # elements of b that every thread may pack
 BLOCK_FLOPS, MOST_BLOCKS = 128_000_000, 64  # a large product is cut into more blocks
@@ -308,7 +308,8 @@ def blocks(product: Product, tiling: Tiling) -> tuple[int, int]:
     batch, rows, columns, _ = product_extents(product)
     by_rows = is_by_rows(product)
     wanted = max(
-        min(EVEN if by_rows else tiling.blocks, product.flops // _part_flops(product)),
+        min(EVEN, product.flops // _part_flops(product)) if by_rows else 0,
+        min(tiling.blocks, product.flops // PART_FLOPS),
         min(MOST_BLOCKS, product.flops // BLOCK_FLOPS),
     )
     widest = min(tiling.panels * SLICE, ROOM_B // (tiling.depth * product.word))
@@ -334,8 +335,8 @@ def blocks(product: Product, tiling: Tiling) -> tuple[int, int]:
 
 
 def is_by_rows(product: Product) -> bool:
-    """Say whether threads have rows of their own, though they are few: b lies as tiles read it, and
-    each thread's caches hold all of it; or its columns are not to be cut, and little to be packed.
+    """Say whether threads take rows before columns, though rows are few: b lies as tiles read it,
+    and each thread's caches hold all of it; or its columns are not to be cut, and little is packed.
 
     Then the rows of one product are in the cache of the thread that takes them in the next, and
     less work is worth a thread's attention.

@@ -17,6 +17,7 @@ from tilewright.base.expr import Call, Const, Expr, Read, Sym, children, names, 
 from tilewright.base.scalar import BY_NAME as FUNCTIONS
 from tilewright.graph.ir import TensorType
 from tilewright.kernels.body import Body, has_read
+from tilewright.kernels.cmath_tables import BY_TABLE
 from tilewright.kernels.conversion import convert
 from tilewright.kernels.expression import Memory, Printer, bound_to
 from tilewright.kernels.text import ATOM, Scope, Term, c_type
@@ -226,9 +227,29 @@ def print_stepped(
     if last == 0:
         return
     whole = lanes.block if last is None else filled(last)
-    inner = scope.inner()
-    _print_block(printer, lanes, calls, inner, rest, str(last or f"{end} - {rest}"), whole)
-    scope.attach(inner, f"if ({rest} < {end})")
+    one_by_one = not lanes.words or (last is not None and last <= FEW and not lanes.some)
+    tables = any(_goes_by_table(printer, step.call) for step in calls)
+    if one_by_one and tables:  # of which the function of one element has other last bits
+        scope.add("#ifdef __AVX512F__")
+    if tables or not one_by_one:
+        inner = scope.inner()
+        _print_block(printer, lanes, calls, inner, rest, str(last or f"{end} - {rest}"), whole)
+        scope.attach(inner, f"if ({rest} < {end})")
+    if one_by_one and tables:
+        scope.add("#else")
+    if one_by_one:
+        inner = lanes.opened(scope, "")
+        lanes.turn(inner)
+        for line in vectors_of(last).splitlines():
+            scope.add(line)
+        head = f"for (long {lanes.name} = {rest}; {lanes.name} < {end}; {lanes.name}++)"
+        scope.attach(inner, head)
+    if one_by_one and tables:
+        scope.add("#endif")
+
+
+def _goes_by_table(printer: Printer, call: Call) -> bool:
+    return f"{call.fn}_{printer.held(call).name}_lanes" in BY_TABLE
 
 
 def are_words(tensors: Iterable[Memory | TensorType]) -> bool:
@@ -268,8 +289,8 @@ def _print_block(
     """Print what is done for `count` lanes from `at` on; functions are computed of `whole`, of
     which the others are 1, of which none of them is slow.
 
-    All are filled under a condition: vectors that are read as they were written need not wait until
-    they are in the cache.
+    All words are filled under a condition: vectors that are read as they were written need not
+    wait until they are in the cache.  Beside shorter elements lanes are filled with 1 before.
     """
     turn = printer.fresh("turn")
     bound, present = count, ""
@@ -287,7 +308,7 @@ def _print_block(
             around.add(line)
         around.attach(inner, f"for (long {turn} = 0; {turn} < {below}; {turn}++)")
 
-    one_by_one = bool(present) and not lanes.words
+    filled_before = bool(present) and not lanes.words
     for step in calls:
         call, inner, held = step.call, opened(), printer.held(step.call)
         arrays = [printer.fresh("lanes") for _ in call.args]
@@ -300,7 +321,7 @@ def _print_block(
         holds = [convert(printer.value(cond, block), BOOL).at(ATOM) for cond in step.given]
         around = block.inner() if holds else block
         ones = f"{' = '.join(f'{array}[{turn}]' for array in arrays)} = 1;"
-        if one_by_one:
+        if filled_before:
             around.add(f"for (long {turn} = 0; {turn} < {whole}; {turn}++) {ones}")
             attach(inner, around, count)
         else:
@@ -310,7 +331,7 @@ def _print_block(
             block.attach(around, f"if ({' & '.join(holds)})")
         known[call] = Term(f"{arrays[0]}[{turn}]", held, ATOM)
     inner = opened()
-    if lanes.some and present and not one_by_one:
+    if lanes.some and present and not filled_before:
         lanes.some(inner, present)
         attach(inner, block, bound)
     else:

@@ -256,8 +256,8 @@ static void work(void *argument) {
   share(run, run->team->rank(), run->team->size());
 }
 
-/* Say whether the team is awake, which a moment after the last run it is: little work is not worth
-   waking it.  Whether sharing pays, where others use the cores too, the pace tells. */
+/* Say whether the team may be awake, as it is a moment after a run: little work is not worth waking it.
+   Whether sharing pays, where others use the cores too, the pace tells. */
 static int is_awake(Team *team) {
   const long time = now();
   return time - __atomic_exchange_n(&team->asked, time, __ATOMIC_RELAXED) < CLOSE_NANOSECONDS;
