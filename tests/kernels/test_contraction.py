@@ -96,6 +96,9 @@ def products() -> list[Product]:
     made += halved()
     made += in_pairs()
     made += [looped(source) for _ in range(60)]
+    # Few rows of few columns, whose terms lie together: threads take rows, but not so few that they
+    # sum along the terms.
+    made += [product((), m, 10, 128, "NT") for m in (32, 64, 100)]
     return made
 
 

@@ -325,7 +325,9 @@ def blocks(product: Product, tiling: Tiling) -> tuple[int, int]:
 
     most = max(1, PARTS // batch)
     halves = columns // SLICE in (1, 3) and 2 * HALF <= rows < 2 * TALL
-    tall = LAID_TALL if by_rows else HALF if halves else TALL
+    tall = HALF if halves else TALL
+    if by_rows:  # a block of few rows may sum along the terms, in another order (`few_rows.c`)
+        tall = LAID_TALL if columns >= SLICE else FEW_ALONG + 1
     cuts = (
         (down, across)
         for down in range(1, max(1, min(most, rows // tall)) + 1)
