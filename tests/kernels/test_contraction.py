@@ -99,6 +99,7 @@ def products() -> list[Product]:
     # Few rows of few columns, whose terms lie together: threads take rows, but not so few that they
     # sum along the terms.
     made += [product((), m, 10, 128, "NT") for m in (32, 64, 100)]
+    made += [sliced(product((), m, 48, LONG), 16) for m in (16, 31, 100)]
     return made
 
 

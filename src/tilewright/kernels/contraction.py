@@ -27,7 +27,7 @@ SPAN = 2**31  # elements that a tensor has less than, from the first to the last
 SPREAD = 128  # as in contraction.c: elements between rows of b that many tiles read, to be packed
 TALL = 56  # rows of a block, at least: what is packed of b serves four tiles
 HALF = 48  # rows, at least, of either of two blocks where columns make one or three
-LAID_TALL = 8  # likewise where rows are few and every thread may have all of b (`is_by_rows`)
+LAID_TALL = 8  # likewise where rows are few and every thread may have all of b (`_is_by_rows`)
 LAID_BYTES = 1 << 18
 SMALL = 2048  # elements of b that every thread may pack
 BLOCK_FLOPS, MOST_BLOCKS = 128_000_000, 64  # a large product is cut into more blocks
@@ -306,7 +306,7 @@ def blocks(product: Product, tiling: Tiling) -> tuple[int, int]:
     EVEN, and so that little is packed: every block packs its columns of b, and its rows of a each
     time that other columns are packed."""
     batch, rows, columns, _ = product_extents(product)
-    by_rows = is_by_rows(product)
+    by_rows = _is_by_rows(product)
     wanted = max(
         min(EVEN, product.flops // _part_flops(product)) if by_rows else 0,
         min(tiling.blocks, product.flops // PART_FLOPS),
@@ -317,9 +317,8 @@ def blocks(product: Product, tiling: Tiling) -> tuple[int, int]:
     def price(cut: tuple[int, int]) -> tuple[int, float]:
         down, across = cut
         units = batch * down * across
-        packed = (0 if by_rows else down * columns) + 2 * across * -(
-            -columns // (across * widest)
-        ) * rows
+        of_b = 0 if by_rows else down * columns
+        packed = of_b + 2 * across * -(-columns // (across * widest)) * rows
         uneven = -(-units // EVEN) * EVEN / units
         return max(0, wanted - units), (rows * columns + PACKING * packed) * uneven
 
@@ -336,7 +335,7 @@ def blocks(product: Product, tiling: Tiling) -> tuple[int, int]:
     return min(cuts, key=price)
 
 
-def is_by_rows(product: Product) -> bool:
+def _is_by_rows(product: Product) -> bool:
     """Say whether threads take rows before columns, though rows are few: b lies as tiles read it,
     and each thread's caches hold all of it; or its columns are not to be cut, and little is packed.
 
@@ -354,7 +353,7 @@ def is_by_rows(product: Product) -> bool:
 
 
 def _part_flops(product: Product) -> int:
-    return PART_FLOPS // 8 if is_by_rows(product) else PART_FLOPS
+    return PART_FLOPS // 8 if _is_by_rows(product) else PART_FLOPS
 
 
 def _block(product: Product, tiling: Tiling, down: int, across: int, followed: bool) -> list[str]:
@@ -398,7 +397,7 @@ def _is_tall(product: Product, down: int) -> bool:
     thread's cache; but each packs all of b, which is dear where b has to be turned.
     """
     (_, step, _), rows = product.columns[-1], count(product.rows)
-    if is_by_rows(product):
+    if _is_by_rows(product):
         return True
     return rows >= count(product.columns) and down % 2 == 0 and step == 1
 
