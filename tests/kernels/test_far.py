@@ -18,7 +18,7 @@ from tilewright.kernels.rows import schedule_region
 
 VALUES = {"add": int.__add__, "sub": int.__sub__, "mul": int.__mul__, "mod": int.__mod__}
 VALUES |= {"floordiv": int.__floordiv__, "min": min}
-CHOSEN = (3, 0, 6, 6, 1)  # what `a1` holds
+CHOSEN = (3, 0, 6, 6, 1, 8, 2, 0, 5, 4, 7)  # what `a1` holds
 
 
 def value(expr: Expr, env: Mapping[str, int]) -> int:
@@ -192,18 +192,34 @@ def test_no_next_row_is_asked_for_of(name: str) -> None:
     ]
 
 
-@pytest.mark.parametrize(("dtype", "line"), [("f32", 16), ("bf16", 32), ("f64", 8)])
-def test_each_line_of_the_row_that_the_next_index_names_is_asked_for_once(
-    dtype: str, line: int
+@pytest.mark.parametrize(
+    ("dtype", "line", "columns", "ahead"),
+    [
+        ("f32", 16, 70, 8),
+        ("bf16", 32, 70, 8),
+        ("f64", 8, 70, 8),
+        ("f32", 16, 512, 4),
+        ("bf16", 32, 1024, 4),
+        ("f64", 8, 512, 2),
+    ],
+)
+def test_each_line_of_a_row_that_a_later_index_names_is_asked_for_once(
+    dtype: str, line: int, columns: int, ahead: int
 ) -> None:
+    rows, shape = len(CHOSEN), f"{len(CHOSEN)}, {columns}"
     graph = body(
-        {"t": f"{dtype}[9, 70]", "i": "i64[5]", "p": f"{dtype}[5, 70]", "s": f"{dtype}[]"},
-        {"y": f"{dtype}[5, 70]: y[r<5, c<70] = t[i[r], c] * s[] + p[r, c]"},
+        {
+            "t": f"{dtype}[9, {columns}]",
+            "i": f"i64[{rows}]",
+            "p": f"{dtype}[{shape}]",
+            "s": f"{dtype}[]",
+        },
+        {"y": f"{dtype}[{shape}]: y[r<{rows}, c<{columns}] = t[i[r], c] * s[] + p[r, c]"},
     )
     nest = scheduled(graph)
-    rows = (*CHOSEN[1:], CHOSEN[-1])  # the last has none after it
+    later = (*CHOSEN[ahead:], *CHOSEN[-1:] * ahead)  # the last have none so far behind them
     assert list(asked(nest.items, {})) == [
-        ("a0", (row, at)) for row in rows for at in range(0, 64, line)
+        ("a0", (row, at)) for row in later for at in range(0, columns // 32 * 32, line)
     ]
     assert parse(show(nest)) == nest
     verify(nest)

@@ -14,12 +14,12 @@ from tilewright.base import algebra
 from tilewright.base.dtypes import I64
 from tilewright.base.expr import Call, Const, Expr, Read, Sym, names
 from tilewright.kernels.conditions import without_exact
-from tilewright.kernels.text import Scope, Term, unsigned
+from tilewright.kernels.text import SECOND, Scope, Term, unsigned
 
 if TYPE_CHECKING:
     from tilewright.kernels.expression import Memory, Printer
 
-TURNS = 8
+TURNS = 16
 """Indices that are read before their turn."""
 LINE, MOST_LINES = 64, 8
 """Bytes of a line of cache; lines of a row that are asked for: what follows is foreseen."""
@@ -51,7 +51,7 @@ def ask_ahead(printer: "Printer", read: Read, memory: "Memory", scope: Scope) ->
         at = f"{later} < {last} ? {later} : {last}"
         home.add(f"    (unsigned long){ids.pointer}[{at}] * {unsigned(row)};")
         for line in range(min(MOST_LINES, -(-row // LINE))):
-            home.add(f"__builtin_prefetch((const void *)({chosen} + {line * LINE}), 0);")
+            home.add(f"__builtin_prefetch((const void *)({chosen} + {line * LINE}), 0{SECOND});")
         home.known[mark] = Term(later, I64)
 
 

@@ -24,6 +24,7 @@ LEAD = 8 << 10  # bytes: the rows that are asked for begin as far away, at least
 PAGE = 4 << 10  # bytes whose place is looked up at once, at least: what takes long asks one ahead
 ROW_BYTES = 256 << 10  # of a row at most: two of each tensor are near at a time
 GATHERED_BYTES = 64 << 10  # of a row that an index names, at most
+MOST_AHEAD = 8  # rows that an index names
 NEAR_BYTES = 16 << 10  # of rows that are nearest still when they are read again
 
 
@@ -70,21 +71,25 @@ def results(
 
 
 def next_gathered(state: State, region: Region, block: Sym, by: int) -> list[Read]:
-    """Return one element of each line that is read of the row of a table that the next row names.
+    """Return one element of each line that is read of the row of a table that a later row names:
+    the one after the next, or where rows are short one that begins about `LEAD` bytes later.
 
-    block: as for `next_row`.  An index is read one row ahead only where that is an index too.
+    block: as for `next_row`.  An index is read ahead only where that is an index too.
     """
     *outer, inner = region.rows
     if not outer or all(one.type.dtype.kind == "float" for one in state.body.inputs):
         return []
     row = outer[-1]
-    after = Call("min", (Call("add", (Sym(row), Const(1))), Const(state.extents[row] - 1)))
+    last = Const(state.extents[row] - 1)
     every = [read for one in region.statements for read in state.reads(one)]
     found = []
     for read in dict.fromkeys(every):
         if not _names_a_row(state, read, row, inner):
             continue
-        for column in range(0, by, LINE // state.body.type(read.tensor).dtype.bytes):
+        width = state.body.type(read.tensor).dtype.bytes
+        ahead = max(2, min(MOST_AHEAD, LEAD // nominal(state.extents[inner] * width)))
+        after = Call("min", (Call("add", (Sym(row), Const(ahead))), last))
+        for column in range(0, by, LINE // width):
             place = {row: after, inner: Call("add", (block, Const(column)))}
             found.append(Read(read.tensor, tuple(substitute(one, place) for one in read.index)))
     return found

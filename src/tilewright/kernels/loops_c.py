@@ -13,7 +13,7 @@ from tilewright.base.dtypes import BOOL, I64
 from tilewright.base.expr import Call, Const, Expr, Read, Sym, names, substitute
 from tilewright.base.expr import walk as expressions
 from tilewright.base.scalar import BY_NAME as FUNCTIONS
-from tilewright.base.sizes import Size, greatest_of, same
+from tilewright.base.sizes import Size, greatest_of, nominal, same
 from tilewright.kernels.body import has_read
 from tilewright.kernels.cmath_snippet import LANES
 from tilewright.kernels.conditions import Limit
@@ -53,7 +53,20 @@ from tilewright.kernels.loops import (
 from tilewright.kernels.reduce import BEST
 from tilewright.kernels.statement import Statement
 from tilewright.kernels.sums import Held, declare, halve, result_of, take
-from tilewright.kernels.text import ATOM, NO_VECTORS, ONE_BY_ONE, PRODUCT, SUM, Scope, Term, c_type
+from tilewright.kernels.text import (
+    ATOM,
+    NO_VECTORS,
+    ONE_BY_ONE,
+    PRODUCT,
+    SECOND,
+    SUM,
+    Scope,
+    Term,
+    c_type,
+)
+
+LONG_ROW = 512
+"""Bytes of a row that an index names from which on that is worth it."""
 
 
 def print_nest(printer: Printer, nest: LoopNest, targets: Mapping[str, Memory], root: Scope) -> int:
@@ -376,7 +389,8 @@ class _Walk:
             self.printer.used.add("next_page")
             scope.add(f"next_page({place});")
         else:
-            scope.add(f"__builtin_prefetch({place}, {int(written)});")
+            nearness = SECOND if _is_of_long_row(element, memory) else ""
+            scope.add(f"__builtin_prefetch({place}, {int(written)}{nearness});")
 
     def head(self, loop: Loop, scope: Scope, *, told: bool) -> str:
         """Return the head of a loop.  told: a pragma stands before it, which wants plain bounds."""
@@ -450,6 +464,12 @@ def store(
 
 def _streamed(loop: Loop) -> list[Do]:
     return [item for item in loop.items if isinstance(item, Do) and item.streamed]
+
+
+def _is_of_long_row(element: Read, memory: Memory) -> bool:
+    """Say whether an element is of a row that an index names, and that is a long one."""
+    named = any(map(has_read, element.index))
+    return named and nominal(memory.shape[-1]) * memory.dtype.bytes >= LONG_ROW
 
 
 def _target(statement: Statement) -> Read:

@@ -84,15 +84,15 @@ def _is_few(outer: list[str], inner: str, extents: Mapping[str, int]) -> bool:
 
 
 def _ahead(nest: LoopNest, region: Region) -> LoopNest:
-    """Run the innermost loop in lanes; in blocks that ask for the next row where its place is read
+    """Run the innermost loop in lanes; in blocks that ask for a later row where its place is read
     from memory, so that a processor cannot know it.
 
     ::
 
         for r0 in 0..60:             -->    for r0 in 0..60:
           for r1 in 0..64:                    for q in 0..64 by 32:
-            v0(r0, r1)                          fetch a0[a1[min(r0 + 1, 59)], q]
-                                                fetch a0[a1[min(r0 + 1, 59)], q + 16]
+            v0(r0, r1)                          fetch a0[a1[min(r0 + 8, 59)], q]
+                                                fetch a0[a1[min(r0 + 8, 59)], q + 16]
                                                 lanes l in 0..32:
                                                   let r1 = q + l
                                                   v0(r0, r1)

@@ -22,6 +22,9 @@ GCC 12.2, for one, adds the wrong elements where it has unrolled a short loop th
 variable, and they lie in another order (its bug 110381, mended in 2023)."""
 NO_VECTORS = '__asm__ volatile("");'
 """Stands in such a loop of one turn, which is unrolled whatever stands before it."""
+SECOND = ", 2"
+"""Has a prefetch bring a line no nearer than the second cache: more of them may be on the way to it
+than to the first."""
 
 
 @dataclass(frozen=True, slots=True)
