@@ -100,6 +100,10 @@ def products() -> list[Product]:
     # sum along the terms.
     made += [product((), m, 10, 128, "NT") for m in (32, 64, 100)]
     made += [sliced(product((), m, 48, LONG), 16) for m in (16, 31, 100)]
+    # Rows that lie along the terms and all fall on one set of the first cache: lower tiles.
+    made += [product((), m, n, 1024, "NT") for m in (7, 15, 100) for n in (16, 70)]
+    made += [product((2,), 33, 48, 1024), product((), 31, 300, 512, "NN", F64)]
+    made.append(replace(product((), 40, 20, 700), rows=((40, 1024, 20),)))
     return made
 
 
@@ -107,7 +111,14 @@ def in_pairs() -> list[Product]:
     """Products of bfloat16."""
     made, pairs = [], random.Random(2)
     for order in ("NN", "NT", "TN", "TT"):
-        for shape in ((1, 1, 1), (3, 5, 7), (15, 33, 64), (17, 64, 255), (130, 100, 2049)):
+        for shape in (
+            (1, 1, 1),
+            (3, 5, 7),
+            (15, 33, 64),
+            (17, 64, 255),
+            (130, 100, 2049),
+            (15, 33, 2048),
+        ):
             made.append(product((), *shape, order, BF16))
         made += [product((), rows, 600, 67, order, BF16) for rows in range(1, 6)]
         made += [product((), rows, 96, 1100, order, BF16) for rows in (2, 30)]

@@ -20,6 +20,7 @@ from tilewright.kernels.traffic import (
     LINE,
     PAGE,
     SPREAD,
+    WAYS,
     Part,
     Ref,
     Repeat,
@@ -293,6 +294,7 @@ def test_how_far_rows_are_packed_is_as_the_kernel_has_it() -> None:
     text = tiles(F32)[1]
     assert f"#define FAR {FAR} " in text
     assert f"#define SPREAD {SPREAD} " in text
+    assert f"#define WAYS {WAYS} " in text
     assert f"#define PAGE ({PAGE} / (long)sizeof(T))" in text
     few = "(VECTOR == 64 ? (step <= PAGE ? 4 : 2) : along && step <= 2 * SPREAD ? 12 : 2)"
     assert f"#define FEW(step, along) {few}" in text

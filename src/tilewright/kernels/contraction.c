@@ -24,6 +24,7 @@
 #define FAR 512                 /* rows of a further apart fall on the same sets of the cache */
 #define SPREAD 128              /* so do the rows of b that a panel reads, which are more */
 #define PAGE (4096 / (long)sizeof(T))
+#define WAYS 8                  /* lines that a set of the first cache holds, at least */
 /* Tiles below each other that read such rows where they lie: in less time than packing takes.  Rows of
    a that lie `along` the terms leave more of the caches to b. */
 #define FEW(step, along) (VECTOR == 64 ? (step <= PAGE ? 4 : 2) : along && step <= 2 * SPREAD ? 12 : 2)
@@ -42,10 +43,12 @@
 #define ASKS (VECTOR == 64 ? IN_TURNS : NEVER)
 #define FEW_TERMS 32
 #define LARGE ((8 << 20) / (long)sizeof(T))
+#define READING 8               /* panels at most that read terms where they lie, in rows far apart */
 #else
 #define ASKS (VECTOR == 64 ? AT_ONCE : NEVER)
 #define FEW_TERMS 64
 #define LARGE ((16 << 20) / (long)sizeof(T))
+#define READING 2               /* as far as is known */
 #endif
 #define NARROW 4                /* tiles of rows that are taken at a time then: they touch few pages of c */
 #define TURNS 8                 /* of a tile's loop, at least, between askings for more memory */
@@ -554,6 +557,14 @@ inlined Coming coming_from(const O *x, long inner, long outer, long apart, long 
                   apart * (long)sizeof(O) - run * LINE};
 }
 
+/* Rows of a tile, at most: of rows of a that are read where they lie, and which all fall on one set of the
+   first cache, no more than are held there until the next terms of a line. */
+inlined long most_rows(const long *down, const long *along, long columns) {
+  const long next_a = down[3 * down[0] - 1], step_a = along[3 * along[0] - 1];
+  const int one_set = next_a && next_a * (long)sizeof(O) % (PAGE * (long)sizeof(T)) == 0;
+  return one_set && step_a == 1 && columns <= READING * PANEL ? least(ROWS, WAYS - 1) : ROWS;
+}
+
 /* Takes the sums of rows from top to bottom and columns from left to right, a row every `step`. */
 typedef void Then(const void *with, const T *sums, long step, long top, long bottom, long left,
                   long right);
@@ -585,13 +596,14 @@ static __attribute__((noinline)) void in_tiles(const long *down, const long *acr
   int ai[GROUP * ROWS], ci[GROUP * ROWS], bj[COLUMNS], cj[COLUMNS];
   int at[DEPTH * PAIR], bt[DEPTH * PAIR], pairs[PAIR == 1 ? 1 : DEPTH];
   const int *const bw = PAIR == 1 ? bt : pairs;         /* where words of b are */
-  const long rows = bottom - top, tiles = (rows + ROWS - 1) / ROWS;
+  const long rows = bottom - top, highest = most_rows(down, along, right - left);
+  const long tiles = (rows + highest - 1) / highest;
   const long height = rows / tiles, taller = rows % tiles;
   const long length = steps_of(along);
   const long all = (length + PAIR - 1) / PAIR;
   deep = least(deep, DEPTH);
   /* Rows of a that are copied do not fall on the same sets; a packed tile needs no more than they. */
-  const long kept = deep + BETWEEN, heap = ROWS * kept;
+  const long kept = deep + BETWEEN, heap = highest * kept;
   const long most = least(least(most_tiles, GROUP), PACKED_A / heap);
   const int alone = tiles <= most;
   const int brief = ASKS != NEVER && all <= FEW_TERMS && steps_of(down) * steps_of(across) <= LARGE;
@@ -649,13 +661,15 @@ static __attribute__((noinline)) void in_tiles(const long *down, const long *acr
       const int equal = walk(down, first, count, ai, ci);
       const long next_a = count > 1 ? ai[1] - ai[0] : 1, next_c = count > 1 ? ci[1] - ci[0] : 1;
       const int in_step = equal || even(ci, count, next_c);
-      /* A tile reads few of a column's elements at a time, and comes back for the others. */
+      /* A tile reads few of a column's elements at a time, and comes back for the others: it does so
+         for each panel.  Of rows that lie along the terms it reads whole lines. */
       const long jump = step_a == 1 ? next_a : 2 * step_a;
       const int far = __builtin_labs(jump) >= FAR * PAIR;
       const long meeting = alone ? right - left : some;
       const int steps_a = steady && (equal || even(ai, count, next_a));
       const int in_words = PAIR == 1 || (step_a == 1 && full && next_a % PAIR == 0);
-      const int turned = !steps_a || !in_words || (far && meeting > 2 * PANEL);
+      const int again = meeting > (step_a == 1 ? READING : 2) * PANEL;
+      const int turned = !steps_a || !in_words || (far && again);
       const int copied = turned && steady && step_a == 1;     /* rows as they lie, nearer */
       const int packed = turned && !copied, held = alone && turn > 0;
       for (long i = 0; copied && !held && i < count; i++) {

@@ -314,6 +314,7 @@ def _number(expr: Expr) -> int:
 
 FAR, SPREAD = 512, 128  # elements between rows of a and of b that share lines of a cache, as in C
 PAGE = 4096  # bytes
+WAYS = 8  # lines of a set of the first cache, as in C
 
 
 def of_product(product: Product, tiling: Tiling, vector: int) -> tuple[Part, ...]:
@@ -322,6 +323,8 @@ def of_product(product: Product, tiling: Tiling, vector: int) -> tuple[Part, ...
     batch, rows, columns, terms = product_extents(product)
     down, across = blocks(product, tiling)
     tall, wide = -(-rows // down), -(-columns // across)
+    if _on_one_set(product) and wide <= 2 * width:
+        height, width = tile = min(height, WAYS - 1), width
     group = min(tall, grouped_rows(product, tiling, tile))
     alone = group == tall
     turn = min(wide, packed_columns(product, tiling, tile, tall))
@@ -365,6 +368,13 @@ def of_product(product: Product, tiling: Tiling, vector: int) -> tuple[Part, ...
     else:
         turns = loop("turn", loop("deep", *before, loop("group", *inside, panels)))
     return (loop("batch", loop("across", loop("down", turns))),)
+
+
+def _on_one_set(product: Product) -> bool:
+    """Say whether the rows of a tile lie along the terms, and all fall on one set of the first
+    cache: then a tile has fewer of them."""
+    step, apart = product.terms[-1][1], product.rows[-1][1] * product.dtype.bytes
+    return step == 1 and apart != 0 and apart % PAGE == 0
 
 
 def _packs_a(product: Product, reused: bool) -> bool:
