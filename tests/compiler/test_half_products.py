@@ -14,7 +14,7 @@ from tilewright.program import LibraryCall, flat
 from tilewright.runtime import segments
 
 OWN = tw.Options(library=False)
-SHAPES = [(3, 5, 7), (17, 64, 65), (20, 2049, 33)]
+SHAPES = [(3, 5, 7), (17, 64, 65), (20, 2049, 33), (1, 2049, 33), (1, 64, 65), (70, 130, 1)]
 
 
 def calls(compiled: Any) -> int:
@@ -52,6 +52,30 @@ def test_a_product_is_rounded_once_however_operands_lie(order: str) -> None:
         assert is_rounded_once(found, a, b), (rows, terms, columns)
     a, b = numbers(3, 9, 21), numbers(3, 21, 18, seed=1)
     assert is_rounded_once(tw.compile(ORDERS[order], a, b, options=OWN)(a, b), a, b)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("target", ["x86-64-v3", ""])
+def test_a_vector_goes_by_a_matrix_in_pairs(target: str, *, frozen: bool) -> None:
+    """Without a copy of the matrix, however it lies; a bias joins the sum."""
+    options = tw.Options(library=False, target=runnable(target), frozen=frozen)
+    for terms, columns in ((300, 100), (1025, 33)):
+        layer = nn.Linear(terms, columns, dtype=torch.bfloat16)
+        x = numbers(1, terms)
+        with torch.no_grad():
+            for tall in (False, True):
+                if tall:
+                    layer.weight.set_(layer.weight.detach().T.contiguous().T)
+                compiled = tw.compile(layer, x, options=options)
+                assert "contraction" in compiled.explain()
+                assert "packed" not in compiled.explain()
+                bias = layer.bias.detach()
+                assert is_sum_rounded_once(compiled(x), x, layer.weight.detach(), bias)
+    with torch.no_grad():
+        for matrix in (numbers(90, 200, seed=1), numbers(200, 90, seed=1).T):
+            vector = numbers(200)
+            found = tw.compile(torch.mv, matrix, vector, options=OWN)(matrix, vector)
+            assert is_rounded_once(found[:, None], matrix, vector[:, None])
 
 
 def test_what_follows_a_product_reads_it_rounded() -> None:

@@ -20,8 +20,10 @@ from tilewright.base.expr import Call, Const, Expr, Read, Sym
 from tilewright.base.sizes import least_of, same
 from tilewright.compiler.choices import alone, ask_product, usual_knobs
 from tilewright.compiler.faster import (
+    is_along,
     is_better_sliced,
     is_faster,
+    is_for_pairs,
     is_packed,
     is_spread,
     is_tiny,
@@ -131,9 +133,9 @@ def _decided(
     assembly: "Assembly", node: Node, found: Contraction, views: tuple[View, View, View]
 ) -> tuple[Tiling | None, Hoist, str] | None:
     """Return the knobs of our kernel, None for the library; what gathers once for many runs of it;
-    and why.  None where neither can."""
+    and why.  None where neither can, or loops of their own are faster."""
     (left, right, _), dtype = views, node.output.type.dtype
-    library = assembly.options.library
+    library, target = assembly.options.library, assembly.options.target
     able = ours = is_ours(found, dtype) and _is_small(left) and _is_small(right)
     before, _ = assembly.before(right)
     lasts = able and before is not assembly and _is_laid_once(found, dtype, views)
@@ -141,9 +143,11 @@ def _decided(
     sliced = lasts and assembly.depth > 0 and is_better_sliced(found, carried=carried)
     if library and ours and not (sliced or _is_copied(found, left, right)):
         once = before is not assembly
-        ours = is_faster(found, dtype, (left, right), assembly.options.target, once=once)
-    if not (ours or library):
+        ours = is_faster(found, dtype, (left, right), target, once=once)
+    of_loops = found.in_pairs and not (ours and is_for_pairs(found, dtype, left, right, target))
+    if of_loops or not (ours or library):
         return None
+    lasts = lasts and not (is_rounded(dtype) and is_along(found, dtype, left, right, target))
     if lasts and before.kind == KEPT and (is_packed(found, right) or is_spread(found, right)):
         return usual_knobs(assembly.options), assembly.hoisted, "packed once"
     tiling = usual_knobs(assembly.options) if ours else None

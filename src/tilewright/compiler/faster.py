@@ -51,7 +51,9 @@ def is_faster(
     once: whether the right operand is there before a loop or a run begins, so that nothing of it is
     packed in each.
     """
-    if not once and _is_along(found, dtype, *operands, target):
+    if found.in_pairs:
+        return True
+    if (not once or is_rounded(dtype)) and is_along(found, dtype, *operands, target):
         return True
     right = operands[1]
     if is_rounded(dtype):
@@ -132,14 +134,26 @@ def _is_better_in_pairs(found: Contraction, right: View, target: str) -> bool:
     return this_processor(target).vector < 64 or (flops(found) <= SMALL and not turned)
 
 
-def _is_along(found: Contraction, dtype: DType, left: View, right: View, target: str) -> bool:
-    """Say whether a few rows read the right operand once, along its terms: the library does not."""
-    if not sums_along(dtype, this_processor(target).vector, volume(found.m), volume(found.k)):
+def is_along(found: Contraction, dtype: DType, left: View, right: View, target: str) -> bool:
+    """Say whether a few rows read the right operand once, along its terms: the library does not.
+    A vector is one row, on whichever side it stands."""
+    rows = volume(found.m) if found.n else 1
+    if not sums_along(dtype, this_processor(target).vector, rows, volume(found.k)):
         return False
     batch = [(loop,) for loop in found.batch]
     a = arranged(left, found.left.index, (*batch, found.m, found.k))
     b = arranged(right, found.right.index, (*batch, found.n, found.k))
     return all(view is not None and view.strides[-1] == 1 for view in (a, b))
+
+
+def is_for_pairs(found: Contraction, dtype: DType, left: View, right: View, target: str) -> bool:
+    """Say whether the kernel of a product reads a matrix that a vector goes by in long runs, along
+    its terms or across them; where vectors are short, loops of their own are faster."""
+    if is_along(found, dtype, left, right, target):
+        return True
+    view, read, role = (right, found.right, found.n) if found.n else (left, found.left, found.m)
+    matrix = arranged(view, read.index, (found.k, role))
+    return this_processor(target).vector > 16 and matrix is not None and matrix.strides[-1] == 1
 
 
 def _is_better(found: Contraction, dtype: DType, right: View, target: str) -> bool:

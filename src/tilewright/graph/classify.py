@@ -11,13 +11,18 @@ do not matter, so linear, matmul, bmm, einsum and all their gradients are one ki
 This module does not know convolutions (`convolution`), nor which library is called.
 """
 
+import math
 from dataclasses import dataclass, replace
 
 from tilewright.base import algebra
+from tilewright.base.dtypes import BF16
 from tilewright.base.expr import Call, Const, Expr, Read, names, reads
 from tilewright.graph.ir import Formula, Loop
 from tilewright.graph.total import Types, extents_of, fixed, inside, solve_target
 from tilewright.graph.views import size_of
+
+LONG, MUCH = 64, 4096
+"""Elements of a vector, and of a matrix, for which their product is worth a kernel of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +31,8 @@ class Contraction:
 
     left, right: how the operands are read; together with the operand's strides, `views.place`
     tells where the elements lie.  scale: a constant factor of the whole.  onto: the operand that
-    holds what the sums are added to, "" if that is zero.
+    holds what the sums are added to, "" if that is zero.  in_pairs: whether it is a vector of
+    bfloat16 by a matrix: processors have instructions that take two of its terms at once.
     """
 
     batch: tuple[Loop, ...]
@@ -38,11 +44,13 @@ class Contraction:
     target: tuple[Expr, ...]
     scale: float = 1.0
     onto: str = ""
+    in_pairs: bool = False
 
     @property
     def is_matrix(self) -> bool:
-        """Whether elements are used more than once: the work of a matrix multiplication."""
-        return bool(self.m and self.n and self.k)
+        """Whether elements are used more than once, the work of a matrix multiplication; or a
+        vector goes by a matrix in pairs of terms."""
+        return bool(self.m and self.n and self.k) or self.in_pairs
 
 
 def classify_contraction(  # noqa: C901 - a list of what it may not be
@@ -93,7 +101,19 @@ def classify_contraction(  # noqa: C901 - a list of what it may not be
         _without_single(formula.index, formula),
         scale,
         onto,
+        formula.type.dtype == BF16 and _is_vector_by_matrix(parts),
     )
+
+
+def _is_vector_by_matrix(parts: dict[str, list[Loop]]) -> bool:
+    """Say whether a long vector goes by a matrix; never where a size varies."""
+    rows, (*others, along) = (*parts["m"], *parts["n"]), parts["k"]
+    if parts["batch"] or others or bool(parts["m"]) == bool(parts["n"]):
+        return False
+    length, *extents = (fixed(loop.extent) for loop in (along, *rows))
+    if any(type(extent) is not int for extent in (length, *extents)):
+        return False
+    return length >= LONG and length * math.prod(extents) >= MUCH
 
 
 def multiplies(formula: Formula) -> bool:
