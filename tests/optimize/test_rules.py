@@ -66,6 +66,15 @@ CASES = [
     ("x[i] if i < 0 else x[i] * 2", "x[i] * 2"),
     ("x[i] if i <= 3 else x[i]", "x[i]"),
     ("x[i] if not c[i] else z[i]", "z[i] if c[i] else x[i]"),
+    (
+        "x[i] if x[i] <= 2 and x[i] >= -1 else 2 if x[i] > 2 else -1 if x[i] < -1 else nan",
+        "2 if x[i] > 2 else -1 if x[i] < -1 else x[i]",
+    ),
+    (
+        "h[i] if h[i] <= 1 and h[i] >= 7 else 1 if h[i] > 1 else 1 if h[i] < 7 else nan",
+        "1 if h[i] > 1 else 1 if h[i] < 7 else h[i]",
+    ),
+    ("z[i] if z[i] >= 0.5 else 0.5 if z[i] < 0.5 else nan", "0.5 if z[i] < 0.5 else z[i]"),
     ("c[i] and i >= 0", "c[i]"),
     ("c[i] or i < 0", "c[i]"),
     ("c[i] and c[i]", "c[i]"),
@@ -118,6 +127,10 @@ def test_a_cube_is_what_torch_computes_to_the_last_bit_but_one() -> None:
 
 
 UNCHANGED = [
+    "x[i] if x[i] <= 2 and x[i] >= -1 else 2 if x[i] > 2 else nan",
+    "x[i] if x[i] <= 2 else 2 if x[i] > 1 else nan",
+    "x[i] if x[i] <= 2 else 2 if x[i] > 2 else 0.0",
+    "x[i] if z[i] <= 2 else 2 if z[i] > 2 else nan",
     "x[i] + 0",  # -0.0 + 0 is 0.0
     "0 - x[i]",
     "x[i] * 0",

@@ -12,7 +12,7 @@ import numpy as np
 
 from tilewright.base.dtypes import BF16, BOOL, F16, F32, F64, I32, I64, DType
 from tilewright.base.sizes import Size
-from tilewright.kernels.text import ATOM, COMPARE, UNARY, Term, c_type
+from tilewright.kernels.text import ATOM, COMPARE, TERNARY, UNARY, Term, c_type
 
 
 def literal(value: bool | int | float) -> Term:
@@ -74,6 +74,8 @@ def convert(term: Term, dtype: DType) -> Term:
     assert dtype.compute == dtype, f"{dtype} is no type to compute in"
     if term.literal is not None:
         return _as_literal(term.literal, dtype)
+    if term.either is not None and dtype.kind == "float":
+        return choice(*term.either, dtype)
     source = term.held
     if source == dtype:
         return Term(term.text, dtype, term.level, exact=term.exact)
@@ -83,6 +85,13 @@ def convert(term: Term, dtype: DType) -> Term:
     if source.kind == "float" and dtype.kind == "int" and dtype not in (I32, I64):
         text = f"(int){text}"  # out of range, the low bits are kept
     return Term(f"({c_type(dtype)}){text}", dtype, UNARY)
+
+
+def choice(cond: Term, yes: Term, no: Term, dtype: DType) -> Term:
+    """Return one of two terms in a compute type."""
+    a, b = convert(yes, dtype), convert(no, dtype)
+    text = f"{convert(cond, BOOL).at(TERNARY + 1)} ? {a.at(TERNARY + 1)} : {b.at(TERNARY)}"
+    return Term(text, dtype, TERNARY)
 
 
 def load(dtype: DType, element: str, level: int, used: set[str]) -> Term:

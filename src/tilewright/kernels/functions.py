@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from tilewright.base.dtypes import BOOL, BY_NAME, F32, F64, I64, DType, promote
 from tilewright.base.scalar import BY_NAME as FUNCTIONS
-from tilewright.kernels.conversion import convert, literal, rounded
+from tilewright.kernels.conversion import choice, convert, literal, rounded
 from tilewright.kernels.text import ATOM, COMPARE, PRODUCT, SUM, TERNARY, UNARY, Term
 
 _ORDER = {"bool": 0, "int": 1, "float": 2}
@@ -109,9 +109,16 @@ def _select(cond: Term, yes: Term, no: Term) -> Term:
     if cond.literal is not None:
         chosen = convert(yes if cond.literal else no, held)
         return Term(chosen.text, common, chosen.level, weak, chosen.literal)
-    a, b = convert(yes, held), convert(no, held)
-    text = f"{convert(cond, BOOL).at(TERNARY + 1)} ? {a.at(TERNARY + 1)} : {b.at(TERNARY)}"
-    return Term(text, common, TERNARY, weak)
+    either = (cond, yes, no) if weak and _is_constant(yes) and _is_constant(no) else None
+    text = choice(cond, yes, no, held).text
+    return Term(text, common, TERNARY, weak, either=either)
+
+
+def _is_constant(term: Term) -> bool:
+    """Say whether a term is a number that any type rounds once, or one of such."""
+    if term.either is not None or isinstance(term.literal, float):
+        return True
+    return term.literal is not None and abs(term.literal) <= 1 << 24
 
 
 def _predicate(fn: str, terms: list[Term], held: DType) -> Term:

@@ -19,7 +19,7 @@ from tilewright.base.scalar import BY_NAME as FUNCTIONS
 from tilewright.base.sizes import Size
 from tilewright.graph.evaluate_scalar import apply, literal
 from tilewright.graph.notation import infer
-from tilewright.graph.total import Extents, decided, of_indices
+from tilewright.graph.total import Extents, conjuncts, decided, of_indices
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +145,35 @@ def logic(value: Expr, context: Context) -> Expr | None:
     return None
 
 
+_BEYOND = {"le": "gt", "ge": "lt"}
+
+
+def clamped(value: Expr, _: Context) -> Expr | None:
+    """x if x <= b and x >= a else b if x > b else a if x < a else nan
+    --> b if x > b else a if x < a else x (which is NaN where it is neither)"""
+    match value:
+        case Call("select", (inside, x, outside)):
+            left = {
+                Call(_BEYOND[one.fn], one.args)
+                for one in conjuncts(inside)
+                if isinstance(one, Call) and one.fn in _BEYOND and one.args[0] == x
+            }
+            if len(left) == len(conjuncts(inside)):
+                return _chosen_or(outside, x, left)
+    return None
+
+
+def _chosen_or(value: Expr, x: Expr, conditions: set[Call]) -> Expr | None:
+    """Put x for the NaN that a chain of choices ends with, if it asks just these conditions."""
+    match value:
+        case Call("select", (Call() as asked, chosen, others)) if asked in conditions:
+            rest = _chosen_or(others, x, conditions - {asked})
+            return None if rest is None else Call("select", (asked, chosen, rest))
+        case Const(number) if number != number and not conditions:
+            return x
+    return None
+
+
 def small_power(value: Expr, _: Context) -> Expr | None:
     """x^1 --> x;  x^2 --> x * x;  x^3 --> x * x * x;  x^-1 --> reciprocal(x);  x^0.5 --> sqrt(x)
 
@@ -260,6 +289,7 @@ RULES: tuple[Rule, ...] = (
     minus_zero,
     double_negation,
     decided_select,
+    clamped,
     logic,
     small_power,
     power_of_two_divisor,
