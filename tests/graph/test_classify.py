@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from tilewright.base.dtypes import F32, I64, DType
+from tilewright.base.dtypes import BF16, F32, I64, DType
 from tilewright.graph import notation
 from tilewright.graph.classify import classify_contraction
 from tilewright.graph.convolution import Convolution, classify_convolution
@@ -81,6 +81,29 @@ def test_each_loop_of_a_contraction_plays_a_part(
     kinds = (found.batch, found.m, found.n, found.k)
     assert tuple("".join(loop.name for loop in kind) for kind in kinds) == parts
     assert found.is_matrix
+
+
+@pytest.mark.parametrize(
+    ("text", "operands", "dtype", "product"),
+    [
+        ("y[n] += a[k<64] * b[n<64,k]", {"a": (64,), "b": (64, 64)}, BF16, True),
+        ("y[n] += b[n<64,k<64] * a[k]", {"a": (64,), "b": (64, 64)}, BF16, True),
+        ("y[n] += a[k<64] * b[k,n<64]", {"a": (64,), "b": (64, 64)}, BF16, False),
+        ("y[n] += a[k<63] * b[n<99,k]", {"a": (63,), "b": (99, 63)}, BF16, False),
+        ("y[n] += a[k<64] * b[n<63,k]", {"a": (64,), "b": (63, 64)}, BF16, False),
+        ("y[n] += a[n<64,k<64] * b[n,k]", {"a": (64, 64), "b": (64, 64)}, BF16, False),
+        ("y[n] += a[k<64] * b[n<64,k]", {"a": (64,), "b": (64, 64)}, F32, False),
+    ],
+    ids=["along", "turned", "across", "short", "little", "weighted sums", "float32"],
+)
+def test_long_vectors_of_pairs_by_rows_are_products(
+    text: str, operands: dict[str, tuple[int, ...]], dtype: DType, *, product: bool
+) -> None:
+    made = formula(text, operands["b"][0], dtype=dtype)
+    given = {name: TensorType(shape, dtype) for name, shape in operands.items()}
+    found = classify_contraction(made, given)
+    assert found is not None
+    assert found.is_matrix == product
 
 
 def test_a_constant_factor_is_set_apart() -> None:

@@ -139,6 +139,7 @@ def _decided(
     able = ours = is_ours(found, dtype) and _is_small(left) and _is_small(right)
     before, _ = assembly.before(right)
     lasts = able and before is not assembly and _is_laid_once(found, dtype, views)
+    lasts = lasts and not (is_rounded(dtype) and is_along(found, dtype, left, right, target))
     carried = operands_of(node)[found.left.tensor].name in assembly.carried
     sliced = lasts and assembly.depth > 0 and is_better_sliced(found, carried=carried)
     if library and ours and not (sliced or _is_copied(found, left, right)):
@@ -147,7 +148,6 @@ def _decided(
     of_loops = found.in_pairs and not (ours and is_for_pairs(found, dtype, left, right, target))
     if of_loops or not (ours or library):
         return None
-    lasts = lasts and not (is_rounded(dtype) and is_along(found, dtype, left, right, target))
     if lasts and before.kind == KEPT and (is_packed(found, right) or is_spread(found, right)):
         return usual_knobs(assembly.options), assembly.hoisted, "packed once"
     tiling = usual_knobs(assembly.options) if ours else None

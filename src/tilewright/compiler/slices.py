@@ -52,8 +52,10 @@ def sliced(
     tiles read two terms at once; the loops over its columns; and those over the last of k.
     """
     pair = dtype.compute.bytes // dtype.bytes
+    if len(found.n) != 1:
+        return None
     wide, across, along = LINE // dtype.compute.bytes, found.n[0], found.k[-1]
-    if len(found.n) != 1 or fixed(across.extent) % wide or fixed(along.extent) % pair:
+    if fixed(across.extent) % wide or fixed(along.extent) % pair:
         return None
     if 0 in right.strides:  # it would be copied again for each batch
         return None

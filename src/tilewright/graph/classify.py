@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from tilewright.base import algebra
 from tilewright.base.dtypes import BF16
-from tilewright.base.expr import Call, Const, Expr, Read, names, reads
+from tilewright.base.expr import Call, Const, Expr, Read, Sym, names, reads
 from tilewright.graph.ir import Formula, Loop
 from tilewright.graph.total import Types, extents_of, fixed, inside, solve_target
 from tilewright.graph.views import size_of
@@ -32,7 +32,7 @@ class Contraction:
     left, right: how the operands are read; together with the operand's strides, `views.place`
     tells where the elements lie.  scale: a constant factor of the whole.  onto: the operand that
     holds what the sums are added to, "" if that is zero.  in_pairs: whether it is a vector of
-    bfloat16 by a matrix: processors have instructions that take two of its terms at once.
+    bfloat16 by rows of a matrix: processors have instructions that take two terms at once.
     """
 
     batch: tuple[Loop, ...]
@@ -101,14 +101,17 @@ def classify_contraction(  # noqa: C901 - a list of what it may not be
         _without_single(formula.index, formula),
         scale,
         onto,
-        formula.type.dtype == BF16 and _is_vector_by_matrix(parts),
+        formula.type.dtype == BF16 and _is_vector_by_rows(parts, left, right),
     )
 
 
-def _is_vector_by_matrix(parts: dict[str, list[Loop]]) -> bool:
-    """Say whether a long vector goes by a matrix; never where a size varies."""
+def _is_vector_by_rows(parts: dict[str, list[Loop]], left: Read, right: Read) -> bool:
+    """Say whether a long vector goes by the rows of a matrix, along both; never where a size
+    varies."""
     rows, (*others, along) = (*parts["m"], *parts["n"]), parts["k"]
     if parts["batch"] or others or bool(parts["m"]) == bool(parts["n"]):
+        return False
+    if any(read.index[-1] != Sym(along.name) for read in (left, right)):
         return False
     length, *extents = (fixed(loop.extent) for loop in (along, *rows))
     if any(type(extent) is not int for extent in (length, *extents)):

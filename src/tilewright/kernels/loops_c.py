@@ -66,7 +66,7 @@ from tilewright.kernels.text import (
 )
 
 LONG_ROW = 512
-"""Bytes of a row that an index names from which on that is worth it."""
+"""Bytes of a table's row from which on it is asked for no nearer than the second cache."""
 
 
 def print_nest(printer: Printer, nest: LoopNest, targets: Mapping[str, Memory], root: Scope) -> int:

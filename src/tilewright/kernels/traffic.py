@@ -315,6 +315,7 @@ def _number(expr: Expr) -> int:
 FAR, SPREAD = 512, 128  # elements between rows of a and of b that share lines of a cache, as in C
 PAGE = 4096  # bytes
 WAYS = 8  # lines of a set of the first cache, as in C
+READING = 2  # panels that read rows far apart where they lie; on AMD's processors it may be eight
 
 
 def of_product(product: Product, tiling: Tiling, vector: int) -> tuple[Part, ...]:
@@ -323,7 +324,8 @@ def of_product(product: Product, tiling: Tiling, vector: int) -> tuple[Part, ...
     batch, rows, columns, terms = product_extents(product)
     down, across = blocks(product, tiling)
     tall, wide = -(-rows // down), -(-columns // across)
-    if _on_one_set(product) and wide <= 2 * width:
+    packs_b = _packs_b(product, -(-tall // height), width, vector)
+    if _on_one_set(product) and wide <= READING * width:
         height, width = tile = min(height, WAYS - 1), width
     group = min(tall, grouped_rows(product, tiling, tile))
     alone = group == tall
@@ -353,11 +355,11 @@ def of_product(product: Product, tiling: Tiling, vector: int) -> tuple[Part, ...
     c = operand("c", (lead, product.batch, 2), (i, product.rows, 1), (j, product.columns, 1))
     before: list[Part] = []
     inside: list[Part] = []
-    if _packs_b(product, -(-tall // height), width, vector):
+    if packs_b:
         panel = (trips["panel"], deep, width), (deep * width, width, 1)
         packed = Ref("packed b", (Sym("panel"), Sym("t"), Sym("j")), *panel, size)
         before, b = [loop("panel", loop("t", loop("j", b, packed)))], packed
-    if _packs_a(product, (wide if alone else turn) > 2 * width):
+    if _packs_a(product, (wide if alone else turn) > READING * width):
         heap = (trips["tile"], deep, height), (deep * height, height, 1)
         packed = Ref("packed a", (Sym("tile"), Sym("t"), Sym("i")), *heap, size)
         inside, a = [loop("tile", loop("t", loop("i", a, packed)))], packed
