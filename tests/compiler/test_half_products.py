@@ -55,27 +55,42 @@ def test_a_product_is_rounded_once_however_operands_lie(order: str) -> None:
 
 
 @pytest.mark.parametrize("frozen", [False, True])
-@pytest.mark.parametrize("target", ["x86-64-v3", ""])
-def test_a_vector_goes_by_a_matrix_in_pairs(target: str, *, frozen: bool) -> None:
-    """Without a copy of the matrix, however it lies; a bias joins the sum."""
+@pytest.mark.parametrize("target", ["x86-64", "x86-64-v3", ""])
+def test_a_vector_goes_by_rows_of_a_matrix_in_pairs(target: str, *, frozen: bool) -> None:
+    """Loops compute what lies otherwise, and all of it where vectors are short."""
     options = tw.Options(library=False, target=runnable(target), frozen=frozen)
     for terms, columns in ((300, 100), (1025, 33)):
         layer = nn.Linear(terms, columns, dtype=torch.bfloat16)
-        x = numbers(1, terms)
+        x, weight, bias = numbers(1, terms), layer.weight.detach(), layer.bias.detach()
         with torch.no_grad():
-            for tall in (False, True):
-                if tall:
-                    layer.weight.set_(layer.weight.detach().T.contiguous().T)
+            for lying in (weight, weight.T.contiguous().T):
+                layer.weight.set_(lying)
                 compiled = tw.compile(layer, x, options=options)
-                assert "contraction" in compiled.explain()
-                assert "packed" not in compiled.explain()
-                bias = layer.bias.detach()
-                assert is_sum_rounded_once(compiled(x), x, layer.weight.detach(), bias)
+                along = lying is weight and runnable(target) != "x86-64"
+                assert ("contraction" in compiled.explain()) == along
+                assert is_sum_rounded_once(compiled(x), x, weight, bias)
+
+
+def test_a_frozen_matrix_is_copied_for_many_rows_alone() -> None:
+    options = tw.Options(library=False, target=runnable("x86-64-v3"), frozen=True)
+    layer = nn.Linear(1024, 64, dtype=torch.bfloat16)
     with torch.no_grad():
-        for matrix in (numbers(90, 200, seed=1), numbers(200, 90, seed=1).T):
-            vector = numbers(200)
-            found = tw.compile(torch.mv, matrix, vector, options=OWN)(matrix, vector)
-            assert is_rounded_once(found[:, None], matrix, vector[:, None])
+        for rows, copied in ((1, False), (4, False), (16, False), (32, True)):
+            compiled = tw.compile(layer, numbers(rows, 1024), options=options)
+            assert ("values kept" in compiled.explain()) == copied
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_matrix_goes_by_a_vector_as_it_lies_behind_views(*, turned: bool) -> None:
+    vector, matrix = numbers(200), numbers(200, 90, seed=1) if turned else numbers(90, 200, seed=1)
+
+    def by(matrix: Tensor, vector: Tensor) -> Tensor:
+        return (matrix.T if turned else matrix) @ vector
+
+    compiled = tw.compile(by, matrix, vector, options=OWN)
+    assert ("contraction" in compiled.explain()) == (not turned)
+    found, rows = compiled(matrix, vector), matrix.T if turned else matrix
+    assert is_rounded_once(found[:, None], rows, vector[:, None])
 
 
 def test_what_follows_a_product_reads_it_rounded() -> None:

@@ -1,16 +1,26 @@
 """Kernels against the NumPy evaluator: every recipe, with edges of shapes and of values."""
 
 import ctypes
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.kernels.harness import Cases, assert_close, body, random_arrays, run, runnable
+from tests.kernels.harness import (
+    Cases,
+    assert_close,
+    body,
+    compile_all,
+    random_arrays,
+    run,
+    runnable,
+)
 from tests.kernels.scatters import SCATTERS
 from tests.kernels.windows import WINDOWS
 from tests.sweep import few
 
+from tilewright.kernels import emit
 from tilewright.runtime import NATIVE
 
 X = "f32[6, 10]"
@@ -462,3 +472,23 @@ def test_evaluator_judges(library: ctypes.CDLL) -> None:
     found[0][0, 0] += 1e-3
     with pytest.raises(AssertionError, match="units"):
         assert_close(graph, arrays, found, ulps=16)
+
+
+CHOICES = {
+    "times": "(1.5 if x[i] > 0 else 0.1) * x[i]",
+    "twice": "(0.7 if x[i] > 1 else 1.3 if x[i] > 0 else 0.1) + x[i]",
+    "compared": "x[i] if x[i] > (0.1 if i > 20 else 0.3) else 0.0",
+    "its result": "0.7 if x[i] > 0 else 0.1",
+}
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_choices_between_numbers_take_the_type_of_what_they_meet(name: str, tmp_path: Path) -> None:
+    graph = body({"x": "f32[40]"}, {"y": f"f32[40]: y[i<40] = {CHOICES[name]}"})
+    kernel = emit(graph)
+    printed = kernel.text[kernel.text.index("for (long r0") :]
+    assert not re.findall(r"\(float\)|double|\d\.\d+(?!\d|f)", printed)
+    arrays = random_arrays(graph, 0, special=True)
+    code, found = run(compile_all([kernel], tmp_path), kernel, graph, arrays)
+    assert code == 0
+    assert_close(graph, arrays, found, ulps=0)

@@ -19,6 +19,7 @@ from tilewright.kernels.traffic import (
     FAR,
     LINE,
     PAGE,
+    READING,
     SPREAD,
     WAYS,
     Part,
@@ -290,11 +291,22 @@ def test_columns_in_slices_of_a_line_are_read_where_they_are() -> None:
     assert held(of_product(sliced, Tiling(), 64)) == held(of_product(sliced, Tiling(), 32))
 
 
+def test_rows_on_one_set_of_the_first_cache_make_lower_tiles() -> None:
+    """Each tile reads a panel of b again: 40 rows of 1024 terms in six tiles, of 1000 in three."""
+    for terms, tiles_ in ((1024, 6), (1000, 3)):
+        m, n = 40, 32
+        near = Product(F32, (), ((m, terms, n),), ((n, 1, 1),), ((terms, 1, n),))
+        small = moved(of_product(near, Tiling(depth=512), 64), 4096)
+        assert small >= 4 * n * terms * tiles_
+        assert small < 4 * (n * terms * (tiles_ + 1) + m * terms + 5 * m * n)
+
+
 def test_how_far_rows_are_packed_is_as_the_kernel_has_it() -> None:
     text = tiles(F32)[1]
     assert f"#define FAR {FAR} " in text
     assert f"#define SPREAD {SPREAD} " in text
     assert f"#define WAYS {WAYS} " in text
+    assert f"#define READING {READING} " in text
     assert f"#define PAGE ({PAGE} / (long)sizeof(T))" in text
     few = "(VECTOR == 64 ? (step <= PAGE ? 4 : 2) : along && step <= 2 * SPREAD ? 12 : 2)"
     assert f"#define FEW(step, along) {few}" in text

@@ -131,6 +131,8 @@ UNCHANGED = [
     "x[i] if x[i] <= 2 else 2 if x[i] > 1 else nan",
     "x[i] if x[i] <= 2 else 2 if x[i] > 2 else 0.0",
     "x[i] if z[i] <= 2 else 2 if z[i] > 2 else nan",
+    "x[i] if x[i] <= z[i] else z[i] if x[i] > z[i] else nan",  # z may be NaN where x is not
+    "x[i] if x[i] <= nan else 2.0 if x[i] > nan else nan",
     "x[i] + 0",  # -0.0 + 0 is 0.0
     "0 - x[i]",
     "x[i] * 0",

@@ -23,7 +23,6 @@ from tilewright.compiler.faster import (
     is_along,
     is_better_sliced,
     is_faster,
-    is_for_pairs,
     is_packed,
     is_spread,
     is_tiny,
@@ -139,13 +138,14 @@ def _decided(
     able = ours = is_ours(found, dtype) and _is_small(left) and _is_small(right)
     before, _ = assembly.before(right)
     lasts = able and before is not assembly and _is_laid_once(found, dtype, views)
-    lasts = lasts and not (is_rounded(dtype) and is_along(found, dtype, left, right, target))
+    along = is_rounded(dtype) and is_along(found, dtype, left, right, target)
+    lasts = lasts and not along
     carried = operands_of(node)[found.left.tensor].name in assembly.carried
     sliced = lasts and assembly.depth > 0 and is_better_sliced(found, carried=carried)
     if library and ours and not (sliced or _is_copied(found, left, right)):
         once = before is not assembly
         ours = is_faster(found, dtype, (left, right), target, once=once)
-    of_loops = found.in_pairs and not (ours and is_for_pairs(found, dtype, left, right, target))
+    of_loops = found.in_pairs and not (ours and along)
     if of_loops or not (ours or library):
         return None
     if lasts and before.kind == KEPT and (is_packed(found, right) or is_spread(found, right)):

@@ -146,16 +146,6 @@ def is_along(found: Contraction, dtype: DType, left: View, right: View, target: 
     return all(view is not None and view.strides[-1] == 1 for view in (a, b))
 
 
-def is_for_pairs(found: Contraction, dtype: DType, left: View, right: View, target: str) -> bool:
-    """Say whether the kernel of a product reads a matrix that a vector goes by in long runs, along
-    its terms or across them; where vectors are short, loops of their own are faster."""
-    if is_along(found, dtype, left, right, target):
-        return True
-    view, read, role = (right, found.right, found.n) if found.n else (left, found.left, found.m)
-    matrix = arranged(view, read.index, (found.k, role))
-    return this_processor(target).vector > 16 and matrix is not None and matrix.strides[-1] == 1
-
-
 def _is_better(found: Contraction, dtype: DType, right: View, target: str) -> bool:
     """Say whether ours is faster than the library's, as measured where its vectors are shorter, and
     in float32 with 32 bytes."""

@@ -21,7 +21,7 @@ from tilewright.graph.ir import Formula, Loop
 from tilewright.graph.total import Types, extents_of, fixed, inside, solve_target
 from tilewright.graph.views import size_of
 
-LONG, MUCH = 64, 4096
+LONG_VECTOR, LARGE_MATRIX = 64, 4096
 """Elements of a vector, and of a matrix, for which their product is worth a kernel of its own."""
 
 
@@ -116,7 +116,7 @@ def _is_vector_by_rows(parts: dict[str, list[Loop]], left: Read, right: Read) ->
     length, *extents = (fixed(loop.extent) for loop in (along, *rows))
     if any(type(extent) is not int for extent in (length, *extents)):
         return False
-    return length >= LONG and length * math.prod(extents) >= MUCH
+    return length >= LONG_VECTOR and length * math.prod(extents) >= LARGE_MATRIX
 
 
 def multiplies(formula: Formula) -> bool:

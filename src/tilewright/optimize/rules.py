@@ -149,24 +149,27 @@ _BEYOND = {"le": "gt", "ge": "lt"}
 
 
 def clamped(value: Expr, _: Context) -> Expr | None:
-    """x if x <= b and x >= a else b if x > b else a if x < a else nan
-    --> b if x > b else a if x < a else x (which is NaN where it is neither)"""
+    """x if x <= 2 and x >= 1 else 2 if x > 2 else 1 if x < 1 else nan
+    --> 2 if x > 2 else 1 if x < 1 else x (which is NaN where it is neither)"""
     match value:
         case Call("select", (inside, x, outside)):
-            left = {
-                Call(_BEYOND[one.fn], one.args)
-                for one in conjuncts(inside)
-                if isinstance(one, Call) and one.fn in _BEYOND and one.args[0] == x
-            }
-            if len(left) == len(conjuncts(inside)):
-                return _chosen_or(outside, x, left)
+            beyond = {_beyond(one, x) for one in conjuncts(inside)}
+            return None if None in beyond else _chosen_or(outside, x, beyond)
     return None
 
 
-def _chosen_or(value: Expr, x: Expr, conditions: set[Call]) -> Expr | None:
+def _beyond(condition: Expr, x: Expr) -> Expr | None:
+    """Return where x lies on the other side of a bound, if that is a number other than NaN."""
+    match condition:
+        case Call("le" | "ge" as fn, (one, Const(bound))) if one == x and bound == bound:
+            return Call(_BEYOND[fn], condition.args)
+    return None
+
+
+def _chosen_or(value: Expr, x: Expr, conditions: set[Expr | None]) -> Expr | None:
     """Put x for the NaN that a chain of choices ends with, if it asks just these conditions."""
     match value:
-        case Call("select", (Call() as asked, chosen, others)) if asked in conditions:
+        case Call("select", (asked, chosen, others)) if asked in conditions:
             rest = _chosen_or(others, x, conditions - {asked})
             return None if rest is None else Call("select", (asked, chosen, rest))
         case Const(number) if number != number and not conditions:

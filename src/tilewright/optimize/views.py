@@ -32,8 +32,8 @@ class SimplifyViews:
         %d = {y[i<4, j<8] = c[i*8 + j]}(%c)
         return %d
 
-    Contractions and convolutions read views as they are: libraries take strides.  (Dead views are
-    left for `DeadCode`.)
+    Contractions and convolutions read views as they are: libraries take strides.  (But not vectors
+    in pairs of terms; and dead views are left for `DeadCode`.)
     """
 
     name: str = "simplify_views"
@@ -62,7 +62,7 @@ class SimplifyViews:
 
 def _composed(node: Node, views: dict[str, Formula], types: Types) -> Node:
     formula = over_values(node)
-    if not any(name in views for name in formula.operands) or is_for_library(formula, types):
+    if not any(name in views for name in formula.operands) or _takes_views(formula, types):
         return node
     changed = False
     for name in formula.operands:
@@ -70,6 +70,14 @@ def _composed(node: Node, views: dict[str, Formula], types: Types) -> Node:
         if made is not None:
             formula, changed = made, True
     return with_formula(node, formula, types) if changed else node
+
+
+def _takes_views(formula: Formula, types: Types) -> bool:
+    """Say whether what computes a formula takes any strides; a vector goes by rows of a matrix
+    along both, and whether it does is seen behind the views."""
+    found = classify_contraction(formula, types)
+    in_pairs = found is not None and found.in_pairs
+    return not in_pairs and is_for_library(formula, types)
 
 
 def is_for_library(formula: Formula, types: Types) -> bool:
