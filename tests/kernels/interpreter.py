@@ -16,7 +16,19 @@ from tilewright.base.expr import Call, Const, Expr, Read, Sym
 from tilewright.graph.evaluate_scalar import Number, apply, integers, literal
 from tilewright.graph.ir import Formula
 from tilewright.kernels.body import is_pointwise
-from tilewright.kernels.loops import Buffer, Do, Fold, Item, Keep, Let, Loop, LoopNest, Sums, walk
+from tilewright.kernels.loops import (
+    Buffer,
+    Do,
+    Fold,
+    Item,
+    Keep,
+    Let,
+    Loop,
+    LoopNest,
+    Merge,
+    Sums,
+    walk,
+)
 
 Array = np.ndarray
 BEST = ("argmax=", "argmin=")
@@ -36,6 +48,7 @@ class Interpreter:
         self.memory: dict[str, Array] = dict(zip(inputs, arrays, strict=True))
         self.made: dict[str, dict[tuple[int, ...], Any]] = {}
         self.sums: dict[str, list[Any]] = {}
+        self.formulas: dict[str, str] = {}  # of sums, what they are of
         self.buffers: dict[str, dict[int, Number]] = {}
         self.kept: dict[tuple[str, tuple[int, ...]], tuple[str, int]] = {}
         self.times: dict[tuple[str, tuple[int, ...]], int] = {}  # each term is met once
@@ -68,8 +81,11 @@ class Interpreter:
                 case Do(name, loops, into, slot):
                     at = self.index(slot, env)
                     self.do(name, tuple(self.index(loop, env) for loop in loops), into, at)
-                case Sums(name, _, length, _):
+                case Sums(name, formula, length, _):
                     self.sums[name] = [None] * length
+                    self.formulas[name] = formula
+                case Merge():
+                    self.merge(item)
                 case Fold():
                     self.fold(item, env)
                 case Buffer(name):
@@ -101,6 +117,12 @@ class Interpreter:
             if term is not None:
                 op = self.formula(fold.formula).op
                 made[place] = term if place not in made else _combined(op, made[place], term)
+
+    def merge(self, merge: Merge) -> None:
+        into, op = self.sums[merge.into], self.formula(self.formulas[merge.sums]).op
+        for at, term in enumerate(self.sums[merge.sums]):
+            if term is not None:
+                into[at] = term if into[at] is None else _combined(op, into[at], term)
 
     def do(self, name: str, loops: tuple[int, ...], into: str, slot: int) -> None:
         formula = self.formula(name)

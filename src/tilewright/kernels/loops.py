@@ -15,6 +15,7 @@ Grammar
            | Do(formula, loops, into, slot)            v0(r0, c0), or v0(r0, c0) into s0[l]
            | Do(formula, loops, streamed=True)         stream v0(r0, c0)
            | Sums(name, formula, length, dtype)        sums s0[32]: f64 of v0
+           | Merge(sums, into)                         merge t0 into s0
            | Fold(formula, index, sums, slot)          v0[r0] from s0, or v0[r0] from s0[r0 - m]
            | Buffer(name, formula, length)             buffer k0[1000] of v2
            | Keep(read, buffer, place)                 keep v2[r0, c0] in k0[c0]
@@ -29,7 +30,8 @@ the indices that are defined; a loop runs from `low` to before `high`.  No name 
 loops of one name are one loop in several places.
 
 Terms of a reduction go into accumulators, `Sums`, each of which begins at what a sum begins from;
-`Fold` makes the result of all of them, pairwise, or of one.  A formula that no item computes is
+`Merge` takes each of them into one of others, that may be of a wider type; `Fold` makes the result
+of all, pairwise, or of one.  A formula that no item computes is
 computed where it is read, but where a loop before has kept it.  `Fetch` computes nothing: it asks
 for memory that will be touched soon, and may name what lies beyond a tensor.  What is streamed is
 written past the caches: nothing here reads it again, and lanes write runs of it that begin with
@@ -89,6 +91,14 @@ class Sums:
 
 
 @dataclass(frozen=True, slots=True)
+class Merge:
+    """All accumulators of a block of terms, each taken into the one of as many at its place."""
+
+    sums: str
+    into: str
+
+
+@dataclass(frozen=True, slots=True)
 class Fold:
     """The result of a reduction at one index: of all accumulators (slot None), or of one."""
 
@@ -137,7 +147,7 @@ class Loop:
     step: int = 1
 
 
-Item = Loop | Let | Do | Sums | Fold | Buffer | Keep | Fetch
+Item = Loop | Let | Do | Sums | Merge | Fold | Buffer | Keep | Fetch
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +281,9 @@ def _limits(item: Loop | Let, known: Mapping[str, int]) -> tuple[int, int] | Non
     low, high = first[0], last[1] - 1
     if same(*first) and type(low) is type(high) is int:  # a whole number of steps on
         high = low + (high - low) // item.step * item.step
+    match algebra.simplify(Call("sub", (item.high, item.low)), known):
+        case Const(int(length)) if type(length) is type(first[1]) is type(high) is int:
+            high = min(high, first[1] + (length - 1) // item.step * item.step)
     return low, high
 
 

@@ -45,6 +45,7 @@ from tilewright.kernels.loops import (
     Let,
     Loop,
     LoopNest,
+    Merge,
     Sums,
     parts,
     ranges,
@@ -52,7 +53,7 @@ from tilewright.kernels.loops import (
 )
 from tilewright.kernels.reduce import BEST
 from tilewright.kernels.statement import Statement
-from tilewright.kernels.sums import Held, declare, halve, result_of, take
+from tilewright.kernels.sums import Held, declare, halve, merge, result_of, take
 from tilewright.kernels.text import (
     ATOM,
     NO_VECTORS,
@@ -175,6 +176,8 @@ class _Walk:
                 does = (one for one in walk(self.nest.items) if isinstance(one, Do))
                 statement = self.nest.statement(next(do for do in does if do.formula == formula))
                 self.held[name] = declare(printer, statement, name, length, dtype, scope)
+            case Merge(name, into):
+                merge(printer, self.held[name], self.held[into], scope)
             case Fold():
                 self.fold(item, scope)
             case Buffer(name, formula, length):

@@ -1,14 +1,12 @@
 """Judge loop nests: every index defined and in its range, no two iterations in each other's way.
 
 The idea: two iterations of a loop touch the same element only if the element's index does not say
-which iteration it is.  `tells` reads the loop back from the index, through the definitions and
-bounds in between; where it cannot, a search among the first iterations finds two that meet, and
-they are the answer that a person gets.
+which iteration it is.  `loops_inverse` reads the loop back from the index; where it cannot, a
+search among the first iterations finds two that meet, and they are the answer that a person gets.
 
 This module does not change nests.
 """
 
-import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -17,7 +15,7 @@ from itertools import islice, product, takewhile
 from tilewright.base import algebra
 from tilewright.base.errors import LoopError
 from tilewright.base.expr import Call, Const, Expr, Read, Sym, names, substitute
-from tilewright.base.sizes import least_of, nominal, same
+from tilewright.base.sizes import nominal
 from tilewright.base.syntax import show as show_expr
 from tilewright.kernels.body import is_pointwise, static_extents
 from tilewright.kernels.loops import (
@@ -30,19 +28,18 @@ from tilewright.kernels.loops import (
     Let,
     Loop,
     LoopNest,
+    Merge,
     Sums,
     fits,
-    parts,
     ranges,
     used_names,
     walk,
 )
+from tilewright.kernels.loops_inverse import Path, grain, tells
 from tilewright.kernels.statement import State
 
 LINE = 64  # bytes that memory is moved by
 TRIED = 3  # iterations of each loop among which two that meet are searched for
-Index = tuple[Expr, ...]
-Path = Sequence[Loop | Let]  # the loops and definitions around an item
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +89,9 @@ def verify(nest: LoopNest) -> None:
         if not access.writes:
             _verify_complete(access, [one for one in found if one.writes], known)
     for _, place, item in placed(nest.items):
-        if isinstance(item, Fold):
+        if isinstance(item, Fold | Merge):
             _verify_folded(item, place, found)
+    _verify_merged(nest.items, {i.name: i for i in walk(nest.items) if isinstance(i, Sums)})
 
 
 def _verify_names(items: tuple[Item, ...], known: frozenset[str]) -> None:
@@ -112,6 +110,8 @@ def _verify_names(items: tuple[Item, ...], known: frozenset[str]) -> None:
             case Let(name) | Sums(name) | Buffer(name):
                 _verify_open(used | ({name} & known), known - {name}, name)
                 known |= {name}
+            case Merge(name, into):
+                _verify_open({name, into}, known, name)
             case Do(name, _, memory) | Fold(name, _, memory) | Keep(Read(name), memory):
                 _verify_open(used | ({memory} - {""}), known, name)
             case Fetch(Read(name)):
@@ -180,21 +180,43 @@ def streamed_from(nest: LoopNest, do: Do, path: Path, known: Mapping[str, int]) 
     moving = {atom: step for atom, step in steps.items() if loop.name in names(atom)}
     begin = substitute(offset, {loop.name: loop.low})
     first, terms = algebra.affine(algebra.simplify(begin, known))
-    grains: dict[Expr, int] = {Sym(item.name): _grain(item) for item in path}
+    grains: dict[Expr, int] = {Sym(item.name): grain(item) for item in path}
     size = nest.body.type(do.formula).dtype.bytes
     apart = (first, *(step * grains.get(atom, 1) for atom, step in terms.items()))
     begins = all(step * size % LINE == 0 for step in apart)
     return offset if begins and moving == {Sym(loop.name): 1} else None
 
 
-def _verify_folded(fold: Fold, place: tuple[int, ...], found: Sequence[Access]) -> None:
+def _verify_folded(item: Fold | Merge, place: tuple[int, ...], found: Sequence[Access]) -> None:
+    made = item.formula if isinstance(item, Fold) else item.sums
     for access in found:
-        if access.element.tensor == fold.sums and access.place > place:
+        if access.element.tensor == item.sums and access.place > place:
             raise LoopError(
-                f"{fold.formula} is made before all its terms have come",
-                expected=f"it after all that goes into {fold.sums}",
+                f"{made} is made before all its terms have come",
+                expected=f"it after all that goes into {item.sums}",
                 found=show_expr(access.element),
             )
+
+
+def _verify_merged(items: Sequence[Item], sums: Mapping[str, Sums]) -> None:
+    """Each accumulator is merged once: in the items in which it begins, into one of its formula."""
+    begun: set[str] = set()
+    for item in items:
+        match item:
+            case Loop():
+                _verify_merged(item.items, sums)
+            case Sums(name):
+                begun.add(name)
+            case Merge(name, into):
+                one, other = sums.get(name), sums.get(into)
+                alike = one and other and (one.formula, one.length) == (other.formula, other.length)
+                if name not in begun or name == into or not alike:
+                    raise LoopError(
+                        f"{name} cannot be merged into {into}",
+                        expected="as many accumulators of its formula, once where it begins",
+                        found=f"{one} and {other}",
+                    )
+                begun.remove(name)
 
 
 def _verify_slot(nest: LoopNest, item: Item, path: Path, known: Mapping[str, int]) -> None:
@@ -286,6 +308,8 @@ def _written(nest: LoopNest, item: Item, state: State) -> Iterator[Read]:
             yield Read(formula, tuple(index))
         case Do(_, _, into, slot):
             yield Read(into, (slot,))
+        case Merge(_, into):
+            yield Read(into, (Const(0),))
         case Fold(formula, index):
             yield Read(formula, index)
         case Keep(_, buffer, place) if buffer:
@@ -403,92 +427,3 @@ def _number(expr: Expr, env: Mapping[str, int]) -> int:
         case Call(fn, (a, b)) if fn in _ARITHMETIC:
             return _ARITHMETIC[fn](_number(a, env), _number(b, env))
     raise AssertionError(f"{show_expr(expr)} is no index of loops")
-
-
-# ---------------------------------------------------------------------------------------- inverses
-
-
-def tells(index: Index, loop: Loop, path: Path, known: Mapping[str, int]) -> bool:
-    """Say whether an element's index is proved to say in which iteration of `loop` it is.
-
-    path: the loops and definitions around the statement, `loop` among them.  What is outside of
-    `loop` is given; an entry gives what it is a mixed-radix number of; a definition is an entry for
-    what it is made of; and a loop that runs over one of pieces that follow each other gives which.
-    """
-    at = next(k for k, item in enumerate(path) if item is loop)
-    given = {item.name for item in path[:at]}
-    given |= {name for name, count in known.items() if same(count, 1)}
-    grains = {item.name: _grain(item) for item in path}
-    entries = set(index)
-    before = None
-    while before != (len(given), len(entries)):
-        before = len(given), len(entries)
-        found = {atom for entry in entries for atom in _digits(entry, given, grains, known)}
-        entries |= {whole for entry in entries if (whole := _rejoined(entry, entries)) is not None}
-        for item in path[at:]:
-            if item.name in given and isinstance(item, Let):
-                entries.add(item.value)
-            elif item.name in given and isinstance(item, Loop):
-                found |= _piece(item, given, grains)
-        entries |= found
-        given |= {atom.name for atom in found if isinstance(atom, Sym)}
-    return loop.name in given
-
-
-def _grain(item: Loop | Let) -> int:
-    """Return what the distance of any two values of a name is a multiple of."""
-    if isinstance(item, Loop):
-        return item.step
-    factors = algebra.affine(item.value)[1].values()
-    return math.gcd(*map(abs, factors)) if all(type(f) is int for f in factors) else 1
-
-
-def _digits(
-    entry: Expr, given: set[str], grains: Mapping[str, int], known: Mapping[str, int]
-) -> set[Expr]:
-    """Return what an entry is a mixed-radix number of, once what is given is taken off: no two
-    choices of these make the same number."""
-    digits = []
-    for atom, factor in algebra.affine(entry)[1].items():
-        if names(atom) <= given:
-            continue
-        limits = algebra.bounds(atom, known)
-        if limits is None:
-            return set()
-        grain = grains.get(atom.name, 1) if isinstance(atom, Sym) else 1
-        most = limits[1] - limits[0]
-        if type(factor) is type(most) is int:
-            digits.append((abs(factor) * grain, most // grain, atom))
-        elif least_of(factor) > 0:
-            digits.append((factor, most, atom))
-        else:
-            return set()
-    digits.sort(key=lambda digit: nominal(digit[0]))
-    reach: int = 0  # the largest number of the digits so far
-    for weight, most, _ in digits:
-        if least_of(weight - reach) <= 0:
-            return set()
-        reach = weight * most + reach
-    return {atom for _, _, atom in digits}
-
-
-def _piece(loop: Loop, given: set[str], grains: Mapping[str, int]) -> set[Expr]:
-    """Return the name that says which piece of another loop this one runs over, if pieces follow
-    each other: each ends where, or before, the next begins."""
-    others = (names(loop.low) | names(loop.high)) - given
-    if len(others) != 1:
-        return set()
-    (outer,) = others
-    after = {outer: Call("add", (Sym(outer), Const(grains[outer])))}
-    begins = {algebra.simplify(substitute(p, after), {}) for p in parts(loop.low, "max")}
-    ends = {algebra.simplify(p, {}) for p in parts(loop.high, "min")}
-    return {Sym(outer)} if begins & ends else set()
-
-
-def _rejoined(entry: Expr, entries: Set[Expr]) -> Expr | None:
-    """Return what an entry is the remainder of, where the quotient is there too."""
-    match entry:
-        case Call("mod", (whole, divisor)):
-            quotient = algebra.simplify(Call("floordiv", (whole, divisor)), {})
-            return whole if quotient in entries else None
-    return None

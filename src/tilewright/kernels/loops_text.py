@@ -43,6 +43,7 @@ from tilewright.kernels.loops import (
     Let,
     Loop,
     LoopNest,
+    Merge,
     Sums,
 )
 
@@ -61,6 +62,7 @@ _LOOP = re.compile(
 _LET = re.compile(r"let (?P<name>\w+) = (?P<value>.*)")
 _DO = re.compile(r"(?P<streamed>stream )?(?P<name>v\d+)\((?P<loops>.*?)\)(?P<into> into .*)?")
 _SUMS = re.compile(r"sums (?P<name>\w+)\[(?P<length>\d+)\]: (?P<dtype>\w+) of (?P<formula>v\d+)")
+_MERGE = re.compile(r"merge (?P<sums>\w+) into (?P<into>\w+)")
 _FOLD = re.compile(r"(?P<result>v\d+\[.*\]) from (?P<sums>\w+)(?P<slot>\[.*\])?")
 _BUFFER = re.compile(r"buffer (?P<name>\w+)\[(?P<length>\d+)\] of (?P<formula>v\d+)")
 _KEEP = re.compile(r"keep (?P<read>v\d+\[.*?\])(?: in (?P<place>.*))?")
@@ -93,24 +95,35 @@ def _items(nest: LoopNest, items: tuple[Item, ...], pad: str) -> Iterator[str]:
                 by = "" if step == 1 else f" by {step}"
                 yield f"{pad}{_WORDS[kind]} {name} in {show_expr(low)}..{show_expr(high)}{by}:"
                 yield from _items(nest, inner, pad + "  ")
-            case Let(name, value):
-                yield f"{pad}let {name} = {show_expr(value)}"
-            case Do(formula, loops, into, slot, streamed):
-                line = f"{pad}{'stream ' * streamed}{formula}({_listed(loops)})"
-                line += f" into {into}[{show_expr(slot, index=True)}]" if into else ""
-                yield f"{line:<{_COMMENT - 1}} # {_bound(nest, item)}"
-            case Sums(name, formula, length, dtype):
-                yield f"{pad}sums {name}[{length}]: {dtype} of {formula}"
-            case Fold(formula, index, sums, slot):
-                which = "" if slot is None else f"[{show_expr(slot, index=True)}]"
-                yield f"{pad}{show_expr(Read(formula, index))} from {sums}{which}"
-            case Buffer(name, formula, length):
-                yield f"{pad}buffer {name}[{length}] of {formula}"
-            case Keep(read, buffer, place):
-                where = f" in {buffer}[{show_expr(place, index=True)}]" if buffer else ""
-                yield f"{pad}keep {show_expr(read)}{where}"
-            case Fetch(element):
-                yield f"{pad}fetch {show_expr(element)}"
+            case Do():
+                yield f"{pad + _term(item):<{_COMMENT - 1}} # {_bound(nest, item)}"
+            case _:
+                yield pad + _line(item)
+
+
+def _term(do: Do) -> str:
+    line = f"{'stream ' * do.streamed}{do.formula}({_listed(do.loops)})"
+    return line + (f" into {do.into}[{show_expr(do.slot, index=True)}]" if do.into else "")
+
+
+def _line(item: Let | Sums | Merge | Fold | Buffer | Keep | Fetch) -> str:
+    match item:
+        case Let(name, value):
+            return f"let {name} = {show_expr(value)}"
+        case Sums(name, formula, length, dtype):
+            return f"sums {name}[{length}]: {dtype} of {formula}"
+        case Merge(sums, into):
+            return f"merge {sums} into {into}"
+        case Fold(formula, index, sums, slot):
+            which = "" if slot is None else f"[{show_expr(slot, index=True)}]"
+            return f"{show_expr(Read(formula, index))} from {sums}{which}"
+        case Buffer(name, formula, length):
+            return f"buffer {name}[{length}] of {formula}"
+        case Keep(read, buffer, place):
+            where = f" in {buffer}[{show_expr(place, index=True)}]" if buffer else ""
+            return f"keep {show_expr(read)}{where}"
+        case Fetch(element):
+            return f"fetch {show_expr(element)}"
 
 
 def _listed(exprs: tuple[Expr, ...]) -> str:
@@ -194,6 +207,8 @@ def _read_line(body: Body, line: str) -> Item:
     if (found := _SUMS.fullmatch(line)) and found["dtype"] in BY_NAME:
         dtype = BY_NAME[found["dtype"]]
         return Sums(found["name"], found["formula"], int(found["length"]), dtype)
+    if found := _MERGE.fullmatch(line):
+        return Merge(found["sums"], found["into"])
     if found := _FOLD.fullmatch(line):
         result = _read_read(line, found["result"])
         slot = found["slot"] and _read_read(line, f"s{found['slot']}").index[0]

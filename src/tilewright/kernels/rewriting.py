@@ -11,7 +11,7 @@ from dataclasses import replace
 from tilewright.base.errors import LoopError
 from tilewright.base.expr import Const
 from tilewright.base.syntax import show as show_expr
-from tilewright.kernels.loops import Do, Fetch, Fold, Item, Keep, Loop, LoopNest, named, walk
+from tilewright.kernels.loops import Do, Fetch, Fold, Item, Keep, Loop, LoopNest, Merge, named, walk
 
 Rewrite = Callable[[Loop], tuple[Item, ...]]
 
@@ -34,7 +34,7 @@ def rewritten(nest: LoopNest, name: str, new: Rewrite, *defined: str) -> LoopNes
 def unused(nest: LoopNest, name: str) -> None:
     """Raise LoopError where a name is taken."""
     if any(
-        not isinstance(item, Do | Fold | Keep | Fetch) and item.name == name
+        not isinstance(item, Do | Merge | Fold | Keep | Fetch) and item.name == name
         for item in walk(nest.items)
     ):
         raise LoopError(f"there is a {name} already", expected="a name of its own", found=name)

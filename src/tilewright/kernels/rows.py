@@ -11,17 +11,18 @@ was stored to) where it is dear, else computed again.
 - Across rows (`schedule_columns`), where a row loop is the one contiguous in memory (`db[d] +=
   dy[r, d]`), a tile of rows runs innermost and each has its accumulator; the columns run outside.
 
-A later phase asks for what is far (`far`).  Long sums are formed in double.  Results depend on no
-part boundaries.
+A later phase asks for what is far (`far`).  Long sums are formed in double, a few terms at a time.
+Results depend on no part boundaries.
 
 This module does not know how regions were found.
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from tilewright.base import algebra
 from tilewright.base.expr import Call, Const, Expr, Read, Sym, substitute
-from tilewright.base.sizes import greatest_of, nominal
+from tilewright.base.sizes import greatest_of, least_of, nominal
 from tilewright.kernels.body import volume
 from tilewright.kernels.far import along_row, next_row, results
 from tilewright.kernels.keep import KEEP_BYTES, element_of, wanted_later
@@ -36,6 +37,7 @@ from tilewright.kernels.loops import (
     parts,
     phases,
     used_names,
+    walk,
 )
 from tilewright.kernels.narrow import narrow
 from tilewright.kernels.pointwise import schedule_pointwise, shared
@@ -43,7 +45,7 @@ from tilewright.kernels.reduce import BEST
 from tilewright.kernels.regions import Region
 from tilewright.kernels.rewriting import only
 from tilewright.kernels.schedule import join, number, reorder, split, vectorize
-from tilewright.kernels.staging import accumulate, block, fetch, keep
+from tilewright.kernels.staging import accumulate, block, fetch, gather, keep
 from tilewright.kernels.statement import Statement
 from tilewright.kernels.sums import sum_type
 
@@ -51,6 +53,7 @@ LANES = 32  # accumulators of a reduction along a row
 EXTREMES = 64  # of one of extremes: a term waits longer for those before, and the order is free
 TILES = (1024, 512, 256, 128, 64)  # accumulators of a unit across rows
 ENOUGH = 16  # units for all threads
+TOGETHER = 8  # terms that each accumulator of a long sum takes before they are made a double
 AT_ONCE = 4  # terms that a row's accumulator takes between being loaded and stored
 WIDE = 256  # rows side by side from which it is worth it: fewer are read best as they follow
 
@@ -129,6 +132,9 @@ def _side_by_side(
     for statement in sums:
         made = _sums(nest, statement, lanes, count)
         nest = accumulate(nest, statement.name, made, around, lane)
+    near = _near(nest, sums)
+    if near and lanes > 1 and least_of(extents[inner]) >= TOGETHER * lanes:
+        nest = gather(nest, f"b{at}", TOGETHER, f"q{at}", near, of)
     return vectorize(nest, f"l{at}", of=of) if lanes > 1 else nest
 
 
@@ -156,6 +162,16 @@ def _span(loop: Loop, extents: Mapping[str, int], share: int) -> int:
 def _sums(nest: LoopNest, statement: Statement, length: int, count: int) -> Sums:
     dtype = sum_type(nest.body, statement.formula, count)
     return Sums(f"s{statement.name[1:]}", statement.name, length, dtype)
+
+
+def _near(nest: LoopNest, group: list[Statement]) -> dict[str, Sums]:
+    """Return accumulators for a few terms at a time, by the name of those of a wider type."""
+    short = {one.name: sum_type(nest.body, one.formula, 1) for one in group}
+    return {
+        item.name: replace(item, name=f"t{item.name[1:]}", dtype=short[item.formula])
+        for item in walk(nest.items)
+        if isinstance(item, Sums) and short.get(item.formula, item.dtype) != item.dtype
+    }
 
 
 def _with_kept(
@@ -284,23 +300,33 @@ def _several_at_once(nest: LoopNest, region: Region, group: list[Statement], at:
                                                   v0(r0, c0) into s0[r0-m]
 
     What takes long is left alone, as its steps are for lanes that hold no loop; so is `argmax=`,
-    whose choices the compiler makes vectors of for one term at a time alone.
+    whose choices the compiler makes vectors of for one term at a time alone.  Terms of long sums
+    are gathered where rows are few: many are read best in long runs of several at once.
     """
     columns, of = columns_of(region, group[0]), [statement.name for statement in group]
     extents = dict(region.extents)
+    rows = nominal(extents[region.lane])
     chosen = any(not one.is_reduction or one.formula.op in BEST for one in group)
-    if not columns or chosen or has_steps(nest.body) or nominal(extents[region.lane]) < WIDE:
+    if chosen or not columns or not _is_whole(nest, region, columns[-1], of):
         return nest
     inner = columns[-1]
-    ends = [(loop.low, loop.high) for loop in named(nest, inner) if only(of, loop)]
-    length = extents[inner]
-    if ends != [(Const(0), Const(length))] or type(length) is not int or length < AT_ONCE:
-        return nest
-    rows = (loop for loop in named(nest, region.lane) if only(of, loop))
-    if any(inner in used_names(loop) for loop in rows):  # which term is present depends on both
+    near = _near(nest, group)
+    if near and rows < 2 * WIDE and least_of(extents[inner]) >= TOGETHER:
+        return gather(nest, inner, TOGETHER, f"q{at}", near, of)
+    if has_steps(nest.body) or rows < WIDE:
         return nest
     nest = block(nest, inner, AT_ONCE, f"b{at}", f"l{at}", of=of)
     return reorder(nest, f"l{at}", region.lane)
+
+
+def _is_whole(nest: LoopNest, region: Region, column: str, of: list[str]) -> bool:
+    """Say whether a column has a number of terms, the same for all rows, and more than a few."""
+    length = dict(region.extents)[column]
+    ends = [(loop.low, loop.high) for loop in named(nest, column) if only(of, loop)]
+    if ends != [(Const(0), Const(length))] or type(length) is not int or length < AT_ONCE:
+        return False
+    rows = (loop for loop in named(nest, region.lane) if only(of, loop))
+    return not any(column in used_names(loop) for loop in rows)
 
 
 def _in_tiles(nest: LoopNest, region: Region, others: list[str], tile: int) -> LoopNest:

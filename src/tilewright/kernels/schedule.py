@@ -27,7 +27,8 @@ from tilewright.kernels.loops import (
     used_names,
     walk,
 )
-from tilewright.kernels.loops_check import Access, Index, accesses, meeting
+from tilewright.kernels.loops_check import Access, accesses, meeting
+from tilewright.kernels.loops_inverse import Index
 from tilewright.kernels.rewriting import (
     begins_at_zero,
     count_of,

@@ -6,7 +6,7 @@ The idea: as those of `schedule`, each computes the same or says why it does not
 This module does not know which memory is worth it.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from tilewright.base.errors import LoopError
@@ -23,6 +23,7 @@ from tilewright.kernels.loops import (
     Let,
     Loop,
     LoopNest,
+    Merge,
     Sums,
     named,
     ranges,
@@ -129,6 +130,46 @@ def accumulate(
     return rewritten(nest, around, new)
 
 
+def gather(
+    nest: LoopNest, name: str, by: int, outer: str, near: Mapping[str, Sums], of: Collection[str]
+) -> LoopNest:
+    """Take so many terms at a time into accumulators of their own, and these into those there are.
+
+    ::
+
+        sums s0[32]: f64 of v0         -->    sums s0[32]: f64 of v0
+        for b in 0..960 by 32:                for q in 0..768 by 256:
+          for l in 0..32:                       sums t0[32]: f32 of v0
+            let c = b + l                       for b in q..q + 256 by 32:
+            v0(r, c) into s0[l]                   for l in 0..32:
+                                                    let c = b + l
+                                                    v0(r, c) into t0[l]
+                                                merge t0 into s0
+                                              for b in 768..960 by 32:
+                                                for l in 0..32:
+                                                  let c = b + l
+                                                  v0(r, c) into s0[l]
+
+    by: how many iterations of the loop come together.  near: the accumulators of their own by the
+    name of those there are.  of: the formulas of the loops that are meant.  The order of the terms
+    changes, and the bits of a sum.
+    """
+
+    def new(loop: Loop) -> tuple[Item, ...]:
+        if not only(of, loop):
+            return (loop,)
+        begins_at_zero(loop, "gather")
+        step, count = by * loop.step, count_of(loop)
+        whole = Const((count - count % by) * loop.step)
+        end = Call("add", (Sym(outer), Const(step)))
+        inner = replace(loop, low=Sym(outer), high=end, items=_moved(loop.items, near))
+        merged = (Merge(sums.name, into) for into, sums in near.items())
+        blocks = Loop(outer, Const(0), whole, (*near.values(), inner, *merged), "serial", step)
+        return (blocks,) if divides(by, count) else (blocks, replace(loop, low=whole))
+
+    return rewritten(nest, name, new, outer, *(sums.name for sums in near.values()))
+
+
 def keep(
     nest: LoopNest, read: Read, buffer: Buffer | None, place: Expr, of: Collection[str], around: str
 ) -> LoopNest:
@@ -220,6 +261,18 @@ def _taken(items: tuple[Item, ...], formula: str, sums: str, slot: Expr) -> tupl
             item = replace(item, items=_taken(item.items, formula, sums, slot))
         elif isinstance(item, Do) and item.formula == formula:
             item = replace(item, into=sums, slot=slot)
+        made.append(item)
+    return tuple(made)
+
+
+def _moved(items: tuple[Item, ...], near: Mapping[str, Sums]) -> tuple[Item, ...]:
+    """Let terms go into other accumulators."""
+    made: list[Item] = []
+    for item in items:
+        if isinstance(item, Loop):
+            item = replace(item, items=_moved(item.items, near))
+        elif isinstance(item, Do) and item.into in near:
+            item = replace(item, into=near[item.into].name)
         made.append(item)
     return tuple(made)
 

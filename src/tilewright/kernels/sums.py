@@ -1,7 +1,7 @@
 """Reductions in a nest: their accumulators, the taking of terms, and what comes out.
 
 The idea: a reduction has as many accumulators as elements are taken side by side, each of which
-meets its terms in order; long sums are formed in double.
+meets its terms in order; those of long sums are doubles.
 
 This module does not know loops.
 """
@@ -179,6 +179,16 @@ def _take_best(
     inner.add(f"{held.at}[{slot}] = {mark.text};")
     inner.add(f"{held.mark}[{slot}] = 1;")
     scope.attach(inner, f"if ({condition.at(COMPARE)} && ({taken}))")
+
+
+def merge(printer: Printer, held: Held, into: Held, scope: Scope) -> None:
+    """Take each accumulator into the one at its place."""
+    assert not held.at, "the best of terms is not merged"
+    head = f"for (long l = 0; l < {held.length}; l++)"
+    term = convert(Term(f"{held.name}[l]", held.dtype), into.dtype)
+    scope.add(f"{head} {taken_into(printer, into, 'l', term.at(UNARY))}")
+    if held.mark:
+        scope.add(f"{head} {into.mark}[l] = {into.mark}[l] | {held.mark}[l];")
 
 
 def halve(printer: Printer, held: Held, scope: Scope) -> None:

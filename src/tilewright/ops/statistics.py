@@ -17,7 +17,7 @@ from tilewright.ops.operator import apply, write
 from tilewright.ops.pointwise import CONVERSIONS
 
 _STOP = next(operator for operator in CONVERSIONS if operator.name == "stop_gradient")
-LONG = 2048  # elements of a row; kernels form longer sums in float64 whatever is asked
+LONG = 2048  # elements of a row whose sum is formed in float64, at no more than that rest costs
 
 
 @dataclass(frozen=True, slots=True)
