@@ -17,10 +17,10 @@ from tilewright.kernels.body import Body, canonical, static_extents, static_shap
 from tilewright.kernels.emit import bytes_of, flops_of, memory_of
 from tilewright.kernels.expression import Memory, Printer
 from tilewright.kernels.layout import merged, offsets
-from tilewright.kernels.loops_c import store
 from tilewright.kernels.plan import named_region
 from tilewright.kernels.regions import Region
 from tilewright.kernels.statement import State, Statement
+from tilewright.kernels.storing import store
 from tilewright.kernels.support import print_support
 from tilewright.kernels.text import Block, Scope, Term
 

@@ -106,7 +106,7 @@ def coming_block(
         type_ = state.body.type(read.tensor)
         if any(map(has_read, read.index)) or volume(static_shape(type_)) < size:
             continue
-        if dict(_steps(state, read)).get(Sym(lanes)) != 1:
+        if dict(steps_of(state, read)).get(Sym(lanes)) != 1:
             continue
         for column in range(0, by, LINE // type_.dtype.bytes):
             place = {lanes: Call("add", (begin, Const(column)))}
@@ -136,7 +136,7 @@ def _names_a_row(state: State, read: Read, row: str, inner: str) -> bool:
     return (
         read.default is None
         and any(row in names(one) for one in named)
-        and dict(_steps(state, read)).get(Sym(inner)) == 1
+        and dict(steps_of(state, read)).get(Sym(inner)) == 1
         and length <= GATHERED_BYTES // width
     )
 
@@ -177,7 +177,7 @@ def _runs_along(state: State, region: Region, read: Read, most: int | None) -> b
     of the next one elsewhere."""
     if any(map(has_read, read.index)):
         return False
-    steps = dict(_steps(state, read))
+    steps = dict(steps_of(state, read))
     inner = region.columns[-1]
     length, apart = state.extents[inner], steps.get(Sym(region.rows[-1]))
     if steps.get(Sym(inner)) != 1 or type(length) is not int or not apart:
@@ -185,7 +185,7 @@ def _runs_along(state: State, region: Region, read: Read, most: int | None) -> b
     return most is None or length * state.body.type(read.tensor).dtype.bytes <= most
 
 
-def _steps(state: State, read: Read) -> Iterator[tuple[Expr, int]]:
+def steps_of(state: State, read: Read) -> Iterator[tuple[Expr, int]]:
     """Yield by how many elements each loop moves a read; nothing where a size varies."""
     strides = state.body.strides(read.tensor)
     if any(type(stride) is not int for stride in strides):

@@ -10,12 +10,13 @@ This module does not know nests: what a loop holds is told by its caller.
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from tilewright.base.expr import Call, Const, Expr, Read, Sym, substitute, walk
+from tilewright.base.expr import Const, Expr, Read, Sym, substitute, walk
 from tilewright.kernels.cmath_snippet import LANES
 from tilewright.kernels.expression import Printer, bound_to
 from tilewright.kernels.lanes import TAKEN, WORD, are_words, filled
 from tilewright.kernels.loops import Do, Keep, Let, Loop, LoopNest
 from tilewright.kernels.reduce import identity
+from tilewright.kernels.square_loops import place_of, step_of
 from tilewright.kernels.sums import Held, is_plain, taken_into, term_of
 from tilewright.kernels.text import Scope, Term, c_type
 
@@ -160,13 +161,8 @@ class LastLanes:
 
     def _apart(self, read: Read, loop: Loop) -> Expr:
         """Return how far what lanes beside each other read lies apart."""
-        memory = self.printer.memory[read.tensor]
-        place: Expr = Const(0)
-        for entry, stride in zip(read.index, memory.strides, strict=True):
-            step = Call("mul", (substitute(entry, _lets(loop)), Const(stride)))
-            place = Call("add", (place, step))
-        after = substitute(place, {loop.name: Call("add", (Sym(loop.name), Const(1)))})
-        return self.printer.simplify(Call("sub", (after, place)))
+        place = place_of(read, self.printer.memory[read.tensor])
+        return step_of(self.printer, place, loop.name, _lets(loop))
 
 
 def _lets(loop: Loop) -> dict[str, Expr]:

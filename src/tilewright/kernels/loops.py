@@ -110,7 +110,7 @@ class Fold:
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Memory near, for values of a formula in later loops."""
+    """Memory near, for values of a formula, or elements of an input, in later loops."""
 
     name: str
     formula: str

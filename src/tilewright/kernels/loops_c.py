@@ -52,7 +52,8 @@ from tilewright.kernels.loops import (
     walk,
 )
 from tilewright.kernels.reduce import BEST
-from tilewright.kernels.statement import Statement
+from tilewright.kernels.square_loops import print_square, square_of
+from tilewright.kernels.storing import store, target_of, write
 from tilewright.kernels.sums import Held, declare, halve, merge, result_of, take
 from tilewright.kernels.text import (
     ATOM,
@@ -143,6 +144,9 @@ class _Walk:
                 self.words.update(words)
                 self.item(item, scope)
                 self.words.clear()
+            case Loop() if square := square_of(printer, item):
+                print_square(printer, square, lambda loop: self.length(loop, scope), scope)
+                self.kept_in(square.keep, scope)
             case Loop() if (streams := _streamed(item)) and not self.blocks:
                 self.streamed(item, streams, scope)
             case Loop() if calls := self.stepped(item, scope):
@@ -153,13 +157,16 @@ class _Walk:
                 pragma = self.pragma(item)
                 head = self.head(item, scope, told=bool(pragma))
                 inner = self.opened(scope, item)
-                outside = printer.limits
+                outside, kept = printer.limits, dict(self.kept)
                 printer.bounded((*outside, *_limits(item)))
                 lets = tuple(takewhile(lambda each: isinstance(each, Let), item.items))
                 self.items(lets, inner)
                 self.begin(item, inner)
                 self.items(item.items[len(lets) :], inner)
                 printer.bounded(outside)
+                if any(isinstance(each, Buffer) for each in item.items):  # it ends here
+                    self.kept.clear()
+                    self.kept.update(kept)
                 if pragma == ONE_BY_ONE and self.count(item.low, item.high) == 1:
                     inner.add(NO_VECTORS)
                 for line in pragma.splitlines():
@@ -181,9 +188,7 @@ class _Walk:
             case Fold():
                 self.fold(item, scope)
             case Buffer(name, formula, length):
-                dtype = self.nest.body.type(formula).dtype.compute
-                c = "unsigned char" if dtype == BOOL else c_type(dtype)
-                scope.add(f"{c} {name}[{length}];")
+                scope.add(f"{self.c_type(formula)} {name}[{length}];")
             case Keep():
                 self.keep(item, scope)
             case Fetch(element):
@@ -218,7 +223,7 @@ class _Walk:
             memory, near = self.targets[do.formula], printer.fresh("near")
             scope.add(f"{memory.dtype.c} {near}[{count}];")
             self.blocks[do.formula] = f"{near}[{place}]"
-            index = _target(self.nest.statement(do)).index
+            index = target_of(self.nest.statement(do)).index
             begin = printer.normal(Read(do.formula, tuple(substitute(e, first) for e in index)))
             offset = printer.offset(begin, memory, scope)
             to = f"(char *)({memory.pointer} + {offset})"
@@ -256,7 +261,7 @@ class _Walk:
                 case Keep():
                     stored.append(self.printer.normal(item.read))
                 case Do(into=""):
-                    stored.append(self.printer.normal(_target(self.nest.statement(item))))
+                    stored.append(self.printer.normal(target_of(self.nest.statement(item))))
                 case Do() if (formula := self.nest.statement(item).formula).op not in BEST:
                     bound, where = self.nest.statement(item).bound, formula.where
                     added.append((bound(formula.value), None if where is None else bound(where)))
@@ -304,7 +309,7 @@ class _Walk:
         stores = [item for item in items if isinstance(item, Do) and not item.into]
         if loop.kind != "lanes" or len(stores) < len(items):
             return []
-        return [self.printer.normal(_target(self.nest.statement(item))) for item in stores]
+        return [self.printer.normal(target_of(self.nest.statement(item))) for item in stores]
 
     def begin(self, loop: Loop, scope: Scope) -> None:
         """Print those values of lanes first that take long and wait for nothing that does, where
@@ -380,9 +385,32 @@ class _Walk:
             self.kept[read] = load(memory.dtype, element, ATOM, printer.used)
             return
         term = printer.value(read, scope)
+        source = printer.memory.get(read.tensor)
+        text = stored(term, source.dtype, printer.used) if source else term.text
+        scope.add(f"{self.kept_in(item, scope)} = {text};")
+
+    def kept_in(self, item: Keep, scope: Scope) -> str:
+        """Remember where a value is kept: an input's as it is, others to compute with."""
+        read, printer = self.printer.normal(item.read), self.printer
         place = f"{item.buffer}[{self.index(item.place, scope)}]"
-        scope.add(f"{place} = {term.text};")
-        self.kept[read] = Term(place, term.dtype)
+        memory = printer.memory.get(read.tensor)
+        compute = self.nest.body.type(read.tensor).dtype.compute
+        kept = load(memory.dtype, place, ATOM, printer.used) if memory else Term(place, compute)
+        self.kept[read] = kept
+        return place
+
+    def c_type(self, tensor: str) -> str:
+        """Return the C type of what a buffer holds of a tensor."""
+        if tensor in self.printer.memory:
+            return self.printer.memory[tensor].dtype.c
+        dtype = self.nest.body.type(tensor).dtype.compute
+        return "unsigned char" if dtype == BOOL else c_type(dtype)
+
+    def length(self, loop: Loop, scope: Scope) -> str:
+        """Return the C text of how many iterations a loop has, one apart."""
+        count = self.count(loop.low, loop.high)
+        low, high = (self.bound(bound, scope) for bound in (loop.low, loop.high))
+        return f"({high}) - ({low})" if count is None else str(count)
 
     def fetch(self, element: Read, scope: Scope) -> None:
         written = element.tensor in self.targets
@@ -449,22 +477,6 @@ def _as_it_stands(index: Expr) -> Term:
     raise AssertionError("an index of loops reads nothing")
 
 
-def store(
-    printer: Printer,
-    statement: Statement,
-    targets: Mapping[str, Memory],
-    scope: Scope,
-    place: str = "",
-) -> None:
-    """Print the computing and storing of one element of a pointwise statement; place: the C text of
-    where it goes, if that is not the result yet."""
-    read = printer.normal(_target(statement))
-    faults = printer.faults(read)
-    if faults:
-        printer.check(faults, (), scope)
-    write(printer, read, printer.value(read, scope), targets, scope, place)
-
-
 def _streamed(loop: Loop) -> list[Do]:
     return [item for item in loop.items if isinstance(item, Do) and item.streamed]
 
@@ -473,22 +485,3 @@ def _is_of_long_row(element: Read, memory: Memory) -> bool:
     """Say whether an element is of a row that an index names, and that is a long one."""
     named = any(map(has_read, element.index))
     return named and nominal(memory.shape[-1]) * memory.dtype.bytes >= LONG_ROW
-
-
-def _target(statement: Statement) -> Read:
-    index = (statement.bound(entry) for entry in statement.formula.index)
-    return Read(statement.name, tuple(index))
-
-
-def write(
-    printer: Printer,
-    read: Read,
-    term: Term,
-    targets: Mapping[str, Memory],
-    scope: Scope,
-    place: str = "",
-) -> None:
-    """Print the storing of an element of a result."""
-    memory = targets[read.tensor]
-    place = place or f"{memory.pointer}[{printer.offset(read, memory, scope)}]"
-    scope.add(f"{place} = {stored(term, memory.dtype, printer.used)};")

@@ -64,8 +64,8 @@ _DO = re.compile(r"(?P<streamed>stream )?(?P<name>v\d+)\((?P<loops>.*?)\)(?P<int
 _SUMS = re.compile(r"sums (?P<name>\w+)\[(?P<length>\d+)\]: (?P<dtype>\w+) of (?P<formula>v\d+)")
 _MERGE = re.compile(r"merge (?P<sums>\w+) into (?P<into>\w+)")
 _FOLD = re.compile(r"(?P<result>v\d+\[.*\]) from (?P<sums>\w+)(?P<slot>\[.*\])?")
-_BUFFER = re.compile(r"buffer (?P<name>\w+)\[(?P<length>\d+)\] of (?P<formula>v\d+)")
-_KEEP = re.compile(r"keep (?P<read>v\d+\[.*?\])(?: in (?P<place>.*))?")
+_BUFFER = re.compile(r"buffer (?P<name>\w+)\[(?P<length>\d+)\] of (?P<formula>[av]\d+)")
+_KEEP = re.compile(r"keep (?P<read>[av]\d+\[.*?\])(?: in (?P<place>.*))?")
 _FETCH = re.compile(r"fetch (?P<element>[av]\d+\[.*\])")
 
 

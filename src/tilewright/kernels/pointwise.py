@@ -10,12 +10,12 @@ This recipe does not know reductions.
 from collections.abc import Mapping
 
 from tilewright.base import algebra
-from tilewright.base.expr import Call, Const, Expr, Read, Sym, children
+from tilewright.base.expr import Call, Const, Expr, Read, Sym, children, names
 from tilewright.base.sizes import larger, same, smaller
 from tilewright.kernels.body import static_shape, volume
 from tilewright.kernels.expression import bound_to
-from tilewright.kernels.far import next_gathered
-from tilewright.kernels.loops import LoopNest
+from tilewright.kernels.far import next_gathered, steps_of
+from tilewright.kernels.loops import Buffer, LoopNest, named
 from tilewright.kernels.regions import Region
 from tilewright.kernels.schedule import (
     cut,
@@ -29,14 +29,14 @@ from tilewright.kernels.schedule import (
     split,
     vectorize,
 )
-from tilewright.kernels.staging import block, fetch
+from tilewright.kernels.staging import block, fetch, turn
+from tilewright.kernels.turned import SIDE, WIDTHS
 
 PARTS = 64  # blocks that a long innermost loop is cut into, where it is all there is
 SHORT = 16  # iterations: fewer are no vector's worth
 MOST_PIECES = 8  # that a loop is cut into
 FEW = 4  # iterations of the innermost loop that are written out
 BLOCK = 32  # elements for which what comes next is asked at once
-TILE = 8  # elements of a tile's side: a line of memory holds 16 of them
 WORD, LINE = 4, 64  # bytes: of what GCC turns whole lines of well, and of a line
 
 
@@ -125,27 +125,58 @@ def _tiled(nest: LoopNest, region: Region) -> LoopNest:
     ::
 
         for r0 in 0..48:             -->    parallel t in 0..6:
-          for r1 in 0..64:                    let m = t * 8
+          for r1 in 0..66:                    let m = t * 8
             v0(r0, r1)                        for n in 0..64 by 8:
                                                 for r0 in m..m + 8:
-                                                  lanes r1 in n..n + 8:
+                                                  lanes l in 0..8:
+                                                    let r1 = n + l
                                                     v0(r0, r1)
+                                              for r0 in m..m + 8:
+                                                lanes l in 0..2:
+                                                  let r1 = 64 + l
+                                                  v0(r0, r1)
 
     An innermost loop that is no longer than a line of memory is one side of a tile as a whole.
+    What lanes would read across is turned before, a square at a time.
     """
     *outer, inner = region.rows
     at = outer.index(region.lane)
-    for name in outer[at + 1 :]:
+    for name in (*outer[at + 1 :], inner):
         nest = reorder(nest, region.lane, name)
     length = dict(region.extents)[inner]
     words = all(statement.formula.type.dtype.bytes == WORD for statement in region.statements)
     whole = words and type(length) is int and length * WORD <= LINE
-    side = length if whole else TILE
-    nest = split(split(nest, region.lane, TILE, "m"), inner, side, "n")
-    nest = reorder(nest, region.lane, "n")
-    nest = number(nest, "m", "t")
-    nest = shared(nest, [*outer[:at], *outer[at + 1 :], "t"])
-    return vectorize(nest, inner)
+    nest = block(nest, inner, length if whole else SIDE, "n", "l")
+    nest = split(reorder(nest, "l", region.lane), region.lane, SIDE, "m")
+    if named(nest, "n"):
+        nest = reorder(nest, "n", "m")
+    nest = number(join(nest, "m"), "m", "t")
+    nest = vectorize(shared(nest, [*outer[:at], *outer[at + 1 :], "t"]), "l")
+    for k, read in enumerate([] if whole or not named(nest, "n") else _across(nest, region)):
+        buffer = Buffer(f"k{k}", read.tensor, SIDE * SIDE)
+        nest = turn(nest, "n", read, buffer, "l", SIDE)
+    return nest
+
+
+def _across(nest: LoopNest, region: Region) -> list[Read]:
+    """Return what lanes would read across that lies side by side for the loop around them, of
+    elements that are turned by vectors."""
+    state, inner = region.state(nest.body), region.rows[-1]
+    found = []
+    for read in dict.fromkeys(read for one in region.statements for read in state.reads(one)):
+        formula, dtype = nest.body.formula(read.tensor), nest.body.type(read.tensor).dtype
+        steps = dict(steps_of(state, read)) if formula is None else {}
+        crosses = steps.get(Sym(region.lane)) == 1 and type(steps.get(Sym(inner))) is int
+        shape = static_shape(nest.body.type(read.tensor))
+        inside = all(
+            algebra.within(entry, extent, state.extents)
+            for entry, extent in zip(read.index, shape, strict=True)
+        )
+        others = {name for atom in steps if not isinstance(atom, Sym) for name in names(atom)}
+        split = others & {region.lane, inner}
+        if crosses and inside and not split and dtype.bytes in WIDTHS:
+            found.append(Read(read.tensor, read.index))
+    return found
 
 
 def _decisions(nest: LoopNest, region: Region, loop: str, length: int) -> tuple[int, ...]:

@@ -205,6 +205,39 @@ def keep(
     return rewritten(nest, around, new, *(() if buffer is None else (buffer.name,)))
 
 
+def turn(nest: LoopNest, name: str, read: Read, buffer: Buffer, inner: str, side: int) -> LoopNest:
+    """Keep a square of what lanes would read across, along what it is read of.
+
+    ::
+
+        for n in 0..64 by 8:           -->    for n in 0..64 by 8:
+          for r in m..m + 8:                    buffer k0[64] of a0
+            lanes l in 0..8:                    for l in 0..8:
+              let c = n + l                       let c = n + l
+              v0(r, c)                            lanes r in m..m + 8:
+                                                    keep a0[c, r] in k0[(r - m) * 8 + l]
+                                                for r in m..m + 8:
+                                                  lanes l in 0..8:
+                                                    let c = n + l
+                                                    v0(r, c)
+
+    side: the iterations of the loops r and l at most.
+    """
+
+    def new(loop: Loop) -> tuple[Item, ...]:
+        loops = (one for one in loop.items if isinstance(one, Loop) and one.name != inner)
+        across = next(loops)
+        along = next(one for one in across.items if isinstance(one, Loop) and one.name == inner)
+        row = Call("mul", (Call("sub", (Sym(across.name), across.low)), Const(side)))
+        place = Call("add", (row, Call("sub", (Sym(inner), along.low))))
+        lanes = replace(across, items=(Keep(read, buffer.name, place),), kind="lanes")
+        lets = (one for one in along.items if isinstance(one, Let))
+        kept = replace(along, items=(*lets, lanes), kind="serial")
+        return (replace(loop, items=(buffer, kept, *loop.items)),)
+
+    return rewritten(nest, name, new, buffer.name)
+
+
 def fetch(nest: LoopNest, name: str, elements: Sequence[Read]) -> LoopNest:
     """Ask for memory at the beginning of each iteration of a loop.
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from tilewright.base.dtypes import BOOL, F32, F64, I8, I16, I32, I64, U8, DType
 from tilewright.kernels.cmath import SNIPPETS
 from tilewright.kernels.cmath_snippet import LANES, Snippet, in_roads
+from tilewright.kernels.turned import TURNED
 
 _HALF = (
     Snippet(
@@ -301,6 +302,7 @@ static inline {c} pow_{n}({c} a, {c} b) {{
 
 _TABLE = (
     *_HALF,
+    *TURNED,
     _UNIFORM,
     *map(_words, (BOOL, U8, I8)),
     *_extremes(F32),
