@@ -90,6 +90,7 @@ class Interpreter:
                     self.fold(item, env)
                 case Buffer(name):
                     self.buffers[name] = {}
+                    self.kept = {at: to for at, to in self.kept.items() if to[0] != name}
                 case Keep(read, buffer, place) if buffer:
                     index = tuple(self.index(entry, env) for entry in read.index)
                     at = self.index(place, env)
@@ -163,7 +164,7 @@ class Interpreter:
 
     def element(self, name: str, place: tuple[int, ...]) -> Number:
         """Return an element of an input, or of what a formula has made so far."""
-        if name in self.memory:
+        if name in self.memory and (name, place) not in self.kept:
             data, dtype = self.memory[name][place], self.nest.body.type(name).dtype
             wide = np.float64(data) if dtype.kind == "float" else np.asarray(data)
             return Number(np.asarray(wide), dtype.compute)

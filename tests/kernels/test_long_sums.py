@@ -6,16 +6,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from tests.kernels.harness import Cases, assert_close, body, compile_all, random_arrays, run
 from tests.kernels.interpreter import Interpreter
+from torch.nn import functional as F
 
 from tilewright.base.errors import LoopError
 from tilewright.graph.evaluate import evaluate
 from tilewright.graph.ir import Graph
-from tilewright.kernels import emit
-from tilewright.kernels.loops import Merge, walk
+from tilewright.kernels import emit, rows
+from tilewright.kernels.loops import LoopNest, Merge, walk
 from tilewright.kernels.loops_check import verify
 from tilewright.kernels.loops_text import parse, show
+from tilewright.kernels.regions import Region
 from tilewright.kernels.rows import TOGETHER
 
 MERGED = """a0: f32[6, 1000]
@@ -57,6 +60,11 @@ REFUSED = {
     "after what comes out": (
         MERGED.replace("  v0[r0] from s0\n", "").replace("  for q0", "  v0[r0] from s0\n  for q0"),
         "v0 is made before all its terms have come",
+    ),
+    "never": (MERGED.replace(MERGE, ""), "what comes into t0 is lost"),
+    "nowhere": (
+        MERGED.replace("  v0[r0] from s0\n", ""),
+        "what comes into s0 is lost",
     ),
     "by several threads": (MERGED.replace("for q0", "lanes q0"), "do not run apart"),
 }
@@ -132,6 +140,29 @@ def test_long_sums_of_many_terms_lose_no_more_than_short_ones(order: str, tmp_pa
     code, found = run(compile_all([kernel], tmp_path), kernel, graph, arrays)
     assert code == 0
     np.testing.assert_allclose(found[0], np.float32(0.1) * np.float64(n), rtol=TOGETHER * 2.0**-24)
+
+
+def test_columns_that_vary_and_are_long_compile_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    count = [0]
+    plain = rows.schedule_rows
+
+    def counted(nest: LoopNest, region: Region) -> LoopNest:
+        count[0] += 1
+        return plain(nest, region)
+
+    monkeypatch.setattr(rows, "schedule_rows", counted)
+    compiled = torch.compile(
+        lambda x: F.pad(x[:, :, 0], (600, 0), value=0.5).sum(1), backend="tilewright"
+    )
+    seen = []
+    for size in (12, 20, 1000, 7, 168, 169):
+        x = torch.randn(5, size, 3)
+        torch._dynamo.mark_dynamic(x, 1)
+        found, expected = compiled(x), 300 + x[:, :, 0].double().sum(1)
+        torch.testing.assert_close(found.double(), expected, rtol=1e-6, atol=1e-4)
+        seen.append(count[0])
+    assert seen[0] > 0
+    assert len(set(seen)) == 1
 
 
 @pytest.mark.parametrize("dtype", ["f64", "i64"])

@@ -281,6 +281,7 @@ def _limits(item: Loop | Let, known: Mapping[str, int]) -> tuple[int, int] | Non
     low, high = first[0], last[1] - 1
     if same(*first) and type(low) is type(high) is int:  # a whole number of steps on
         high = low + (high - low) // item.step * item.step
+    # As many steps on from wherever it begins, which may be less than its bound says.
     match algebra.simplify(Call("sub", (item.high, item.low)), known):
         case Const(int(length)) if type(length) is type(first[1]) is type(high) is int:
             high = min(high, first[1] + (length - 1) // item.step * item.step)

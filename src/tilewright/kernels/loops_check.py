@@ -91,7 +91,9 @@ def verify(nest: LoopNest) -> None:
     for _, place, item in placed(nest.items):
         if isinstance(item, Fold | Merge):
             _verify_folded(item, place, found)
-    _verify_merged(nest.items, {i.name: i for i in walk(nest.items) if isinstance(i, Sums)})
+    sums = {item.name: item for item in walk(nest.items) if isinstance(item, Sums)}
+    _verify_merged(nest.items, sums)
+    _verify_taken(nest, sums)
 
 
 def _verify_names(items: tuple[Item, ...], known: frozenset[str]) -> None:
@@ -195,6 +197,18 @@ def _verify_folded(item: Fold | Merge, place: tuple[int, ...], found: Sequence[A
                 f"{made} is made before all its terms have come",
                 expected=f"it after all that goes into {item.sums}",
                 found=show_expr(access.element),
+            )
+
+
+def _verify_taken(nest: LoopNest, sums: Mapping[str, Sums]) -> None:
+    merged = [item.sums for item in walk(nest.items) if isinstance(item, Merge)]
+    taken = [*merged, *{item.sums for item in walk(nest.items) if isinstance(item, Fold)}]
+    for name in sums:
+        if taken.count(name) != 1:
+            raise LoopError(
+                f"what comes into {name} is lost, or comes twice",
+                expected="accumulators that are merged into others, or made a result, and not both",
+                found=f"{taken.count(name)} of these",
             )
 
 

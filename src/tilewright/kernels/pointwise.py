@@ -137,7 +137,7 @@ def _tiled(nest: LoopNest, region: Region) -> LoopNest:
                                                   v0(r0, r1)
 
     An innermost loop that is no longer than a line of memory is one side of a tile as a whole.
-    What lanes would read across is turned before, a square at a time.
+    Else what lanes would read across is turned before, a square at a time (`turn`).
     """
     *outer, inner = region.rows
     at = outer.index(region.lane)
@@ -174,8 +174,8 @@ def _across(nest: LoopNest, region: Region) -> list[Read]:
         )
         others = {name for atom in steps if not isinstance(atom, Sym) for name in names(atom)}
         split = others & {region.lane, inner}
-        if crosses and inside and not split and dtype.bytes in WIDTHS:
-            found.append(Read(read.tensor, read.index))
+        if crosses and inside and not split and dtype.bytes in WIDTHS and read.default is None:
+            found.append(read)
     return found
 
 

@@ -299,9 +299,9 @@ def _several_at_once(nest: LoopNest, region: Region, group: list[Statement], at:
                                                   let c0 = b0 + l0
                                                   v0(r0, c0) into s0[r0-m]
 
-    What takes long is left alone, as its steps are for lanes that hold no loop; so is `argmax=`,
-    whose choices the compiler makes vectors of for one term at a time alone.  Terms of long sums
-    are gathered where rows are few: many are read best in long runs of several at once.
+    Terms of long sums are gathered instead where rows are few: many are read best in long runs of
+    several at once.  What takes long is left alone, as its steps are for lanes that hold no loop;
+    so is `argmax=`, whose choices the compiler makes vectors of for one term at a time alone.
     """
     columns, of = columns_of(region, group[0]), [statement.name for statement in group]
     extents = dict(region.extents)
@@ -320,7 +320,7 @@ def _several_at_once(nest: LoopNest, region: Region, group: list[Statement], at:
 
 
 def _is_whole(nest: LoopNest, region: Region, column: str, of: list[str]) -> bool:
-    """Say whether a column has a number of terms, the same for all rows, and more than a few."""
+    """Say whether a column has a number of terms that is the same for all rows, and not small."""
     length = dict(region.extents)[column]
     ends = [(loop.low, loop.high) for loop in named(nest, column) if only(of, loop)]
     if ends != [(Const(0), Const(length))] or type(length) is not int or length < AT_ONCE:

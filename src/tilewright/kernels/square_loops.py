@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tilewright.base.expr import Call, Const, Expr, Read, Sym, substitute
 from tilewright.kernels.expression import Memory, Printer
-from tilewright.kernels.loops import Keep, Let, Loop
+from tilewright.kernels.loops import Keep, Let, Loop, used_names
 from tilewright.kernels.text import Scope
 from tilewright.kernels.turned import SIDE, WIDTHS
 
@@ -42,6 +42,8 @@ def square_of(printer: Printer, loop: Loop) -> Square | None:
         case _:
             return None
     if memory is None or memory.dtype.bytes not in WIDTHS or not loop.step == inner.step == 1:
+        return None
+    if used_names(inner) & {loop.name, *lets} or read.default is not None:
         return None
     begin = {loop.name: loop.low, inner.name: inner.low}
     place = place_of(read, memory)

@@ -159,13 +159,14 @@ def gather(
         if not only(of, loop):
             return (loop,)
         begins_at_zero(loop, "gather")
-        step, count = by * loop.step, count_of(loop)
-        whole = Const((count - count % by) * loop.step)
+        assert isinstance(loop.high, Const) and isinstance(loop.high.value, int), "checked before"
+        step, length = by * loop.step, loop.high.value
+        whole = Const(length - length % step)  # not counted: of sizes that asks more than it need
         end = Call("add", (Sym(outer), Const(step)))
         inner = replace(loop, low=Sym(outer), high=end, items=_moved(loop.items, near))
         merged = (Merge(sums.name, into) for into, sums in near.items())
         blocks = Loop(outer, Const(0), whole, (*near.values(), inner, *merged), "serial", step)
-        return (blocks,) if divides(by, count) else (blocks, replace(loop, low=whole))
+        return (blocks,) if divides(step, length) else (blocks, replace(loop, low=whole))
 
     return rewritten(nest, name, new, outer, *(sums.name for sums in near.values()))
 

@@ -25,8 +25,13 @@ def _swap(distance: int) -> str:
         for (int i = 0; i < 8; i++) {{
             if (i & {distance}) continue;
             const V a = r[i], b = r[i + {distance}];
-            r[i] = MIXED({low});
-            r[i + {distance}] = MIXED({high});
+#if defined(__clang__)
+            r[i] = __builtin_shufflevector(a, b, {low});
+            r[i + {distance}] = __builtin_shufflevector(a, b, {high});
+#else
+            r[i] = __builtin_shuffle(a, b, (V){{{low}}});
+            r[i + {distance}] = __builtin_shuffle(a, b, (V){{{high}}});
+#endif
         }}
 """
 
@@ -39,11 +44,6 @@ def _turning(width: int) -> Snippet:
 static inline void {name}(void *to, const void *from, long apart, long along, long across) {{
     typedef {lane} E __attribute__((may_alias));
 #if defined(__AVX2__)
-#if defined(__clang__)
-#define MIXED(...) __builtin_shufflevector(a, b, __VA_ARGS__)
-#else
-#define MIXED(...) __builtin_shuffle(a, b, (V){{__VA_ARGS__}})
-#endif
     typedef {lane} V __attribute__((vector_size({SIDE * width})));
     typedef {lane} U __attribute__((vector_size({SIDE * width}), aligned({width}), may_alias));
     if (along == 8 && across == 8) {{
@@ -53,7 +53,6 @@ static inline void {name}(void *to, const void *from, long apart, long along, lo
         for (int l = 0; l < 8; l++) *(U *)((E *)to + 8 * l) = r[l];
         return;
     }}
-#undef MIXED
 #endif
     for (long k = 0; k < across; k++)
         for (long l = 0; l < along; l++)
