@@ -105,7 +105,7 @@ def test_a_square_is_kept_by_loops_that_mean_the_same() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "x[j, i] ?? 0.0",  # a default, of elements that all are there, is none: it is turned
+        "x[j, i] ?? 0.0",  # turned or not: a default of elements that all are there is none
         "x[j - 1, i] ?? 0.0",
         "x[j // 2, i]",
         "x[j, i * 2]",

@@ -17,9 +17,8 @@ from tilewright.ops.operator import apply, write
 from tilewright.ops.pointwise import CONVERSIONS
 
 _STOP = next(operator for operator in CONVERSIONS if operator.name == "stop_gradient")
-LONG = (
-    2048  # elements of a row whose sum is formed in float64: no dearer than a sum of what is left
-)
+LONG = 2048
+"""Elements of a row whose sum is formed in float64: no dearer than a second sum of what is left."""
 
 
 @dataclass(frozen=True, slots=True)
