@@ -1,6 +1,7 @@
 """What a phase asks for: each line of the next row and of its own results, and nothing else."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pytest
 from tests.kernels.harness import body
@@ -143,6 +144,44 @@ def test_a_phase_on_long_rows_asks_along_its_own_and_for_the_next() -> None:
     along = [(row, at + PAGE // 4) for row in range(2) for at in starts]
     following = [(row + 1, at) for row in range(2) for at in starts]
     assert sorted(read) == sorted([*along, *following])
+
+
+def quotient(width: int, dtype: str) -> Graph:
+    full = f"{dtype}[3, {width}]"
+    formulas = {
+        "t": f"f32[3]: y[i<3] += x[i, j<{width}]",
+        "y": f"{full}: y[i<3, j<{width}] = x[i, j] / t[i]",
+    }
+    return body({"x": full}, formulas)
+
+
+@pytest.mark.parametrize(
+    ("make", "bytes_", "cache"),
+    [
+        (softmax, 16 << 10, 1),
+        (softmax, (16 << 10) + 128, 2),
+        (softmax, 256 << 10, 2),
+        (quotient, 8 << 10, 1),
+        (quotient, (8 << 10) + 128, 2),
+        (quotient, 16 << 10, 2),
+        (quotient, (16 << 10) + 128, None),
+    ],
+)
+@pytest.mark.parametrize(("dtype", "size"), [("f32", 4), ("bf16", 2)])
+def test_the_next_row_is_asked_for_into_the_cache_where_it_stays(
+    make: Callable[..., Graph], bytes_: int, cache: int | None, dtype: str, size: int
+) -> None:
+    width = bytes_ // size
+    of = ("3", "i<3", width, dtype) if make is softmax else (width, dtype)
+    nest = scheduled(make(*of))
+    text = show(nest)
+    asked = re.findall(r"fetch a0\[r0\+1, .*?\](?: into cache (\d))?$", text, re.MULTILINE)
+    assert {int(one or 1) for one in asked} == ({cache} if cache else set())
+    assert parse(text) == nest
+    # What is asked for a page ahead along a row is to be nearest.
+    along = re.findall(r"fetch a0\[r0, .*", text)
+    assert bool(along) == (make is softmax and bytes_ > 16 << 10)
+    assert not any("cache" in one for one in along)
 
 
 NOTHING = {

@@ -16,6 +16,7 @@ from tilewright.base.expr import Call, Const, Expr, Read, Sym, names, substitute
 from tilewright.base.sizes import nominal
 from tilewright.kernels.body import has_read, static_shape, volume
 from tilewright.kernels.keep import element_of
+from tilewright.kernels.loops import Fetch
 from tilewright.kernels.regions import Region
 from tilewright.kernels.statement import State, Statement
 
@@ -25,28 +26,34 @@ PAGE = 4 << 10  # bytes whose place is looked up at once, at least: what takes l
 ROW_BYTES = 256 << 10  # of a row at most: two of each tensor are near at a time
 GATHERED_BYTES = 64 << 10  # of a row that an index names, at most
 MOST_AHEAD = 8  # rows that an index names
+NAMED_BYTES = 512  # of such a row, from which on it comes no nearer than the second cache
 NEAR_BYTES = 16 << 10  # of rows that are nearest still when they are read again
 
 
 def next_row(
-    state: State, region: Region, first: Sequence[Statement], block: Sym, by: int
-) -> list[Read]:
-    """Return one element of each line that the first phase reads of the next row; of one after it,
-    where `LEAD` bytes are not read and written until then.
+    state: State, region: Region, first: Sequence[Statement], block: Sym, by: int, *, dear: bool
+) -> list[Fetch]:
+    """Ask for each line that the first phase reads of the next row; of one after it, where `LEAD`
+    bytes are not read and written until then.  A long row would not be nearest still when its turn
+    comes, and is asked for into the second cache; a longer one only where something takes long:
+    else a processor looks far enough ahead along it by itself.
 
-    block: the first of `by` columns, the innermost ones.
+    block: the first of `by` columns, the innermost ones.  dear: a phase takes long for each.
     """
-    inputs = _moving(state, region, first, ROW_BYTES)
+    near, most = (NEAR_BYTES, ROW_BYTES) if dear else (LEAD, NEAR_BYTES)
+    inputs = _moving(state, region, first, most)
+    cache = 2 if _row_bytes(state, region, inputs) > near else 1
     length = _row_bytes(state, region, [*inputs, *_written(state, region, region.statements)])
     after = Call("add", (Sym(region.rows[-1]), Const(-(-LEAD // length) if length else 1)))
-    return [line for one in inputs for line in _lines(state, one, region, after, block, by)]
+    lines = (line for one in inputs for line in _lines(state, one, region, after, block, by))
+    return [Fetch(line, cache) for line in lines]
 
 
 def along_row(
     state: State, region: Region, phase: Sequence[Statement], block: Sym, by: int
-) -> list[Read]:
-    """Return one element of each line that a phase reads of its row a page later, as `next_row`
-    does; none where a row is so short that what is read again is nearest still."""
+) -> list[Fetch]:
+    """Ask for each line that a phase reads of its row a page later, as `next_row` does; for none
+    where a row is so short that what is read again is nearest still."""
     inputs = _moving(state, region, phase)
     if _row_bytes(state, region, inputs) <= NEAR_BYTES:
         return []
@@ -54,25 +61,25 @@ def along_row(
     for one in inputs:
         later = Call("add", (block, Const(PAGE // state.body.type(one.tensor).dtype.bytes)))
         found += _lines(state, one, region, Sym(region.rows[-1]), later, by)
-    return found
+    return list(map(Fetch, found))
 
 
 def results(
     state: State, region: Region, later: Sequence[Statement], block: Sym, by: int
-) -> list[Read]:
-    """Return one element of each line of this row that later phases write, as `next_row` does."""
+) -> list[Fetch]:
+    """Ask for each line of this row that later phases write, as `next_row` does."""
     this = Sym(region.rows[-1])
     return [
-        line
+        Fetch(line)
         for one in _written(state, region, later)
         if _runs_along(state, region, one, ROW_BYTES)
         for line in _lines(state, one, region, this, block, by)
     ]
 
 
-def next_gathered(state: State, region: Region, block: Sym, by: int) -> list[Read]:
-    """Return one element of each line that is read of the row of a table that a later row names:
-    the one after the next, or where rows are short one that begins about `LEAD` bytes later.
+def next_gathered(state: State, region: Region, block: Sym, by: int) -> list[Fetch]:
+    """Ask for each line that is read of the row of a table that a later row names: the one after
+    the next, or where rows are short one that begins about `LEAD` bytes later.
 
     block: as for `next_row`.  An index is read ahead only where that is an index too.
     """
@@ -86,20 +93,23 @@ def next_gathered(state: State, region: Region, block: Sym, by: int) -> list[Rea
     for read in dict.fromkeys(every):
         if not _names_a_row(state, read, row, inner):
             continue
-        width = state.body.type(read.tensor).dtype.bytes
+        table = state.body.type(read.tensor)
+        width = table.dtype.bytes
+        cache = 2 if nominal(static_shape(table)[-1]) * width >= NAMED_BYTES else 1
         ahead = max(2, min(MOST_AHEAD, LEAD // nominal(state.extents[inner] * width)))
         after = Call("min", (Call("add", (Sym(row), Const(ahead))), last))
         for column in range(0, by, LINE // width):
             place = {row: after, inner: Call("add", (block, Const(column)))}
-            found.append(Read(read.tensor, tuple(substitute(one, place) for one in read.index)))
+            index = tuple(substitute(one, place) for one in read.index)
+            found.append(Fetch(Read(read.tensor, index), cache))
     return found
 
 
 def coming_block(
     state: State, statement: Statement, lanes: str, begin: Expr, by: int
-) -> list[Read]:
-    """Return one element of each line that `by` lanes read from `begin` on, of what is as large as
-    the result: the rest is near."""
+) -> list[Fetch]:
+    """Ask for each line that `by` lanes read from `begin` on, of what is as large as the result:
+    the rest is near."""
     size = volume(static_shape(statement.formula.type))
     found = []
     for read in dict.fromkeys(state.reads(statement)):
@@ -111,7 +121,7 @@ def coming_block(
         for column in range(0, by, LINE // type_.dtype.bytes):
             place = {lanes: Call("add", (begin, Const(column)))}
             index = (state.simplify(substitute(one, place)) for one in read.index)
-            found.append(Read(read.tensor, tuple(index)))
+            found.append(Fetch(Read(read.tensor, tuple(index))))
     return found
 
 

@@ -19,7 +19,7 @@ Grammar
            | Fold(formula, index, sums, slot)          v0[r0] from s0, or v0[r0] from s0[r0 - m]
            | Buffer(name, formula, length)             buffer k0[1000] of v2
            | Keep(read, buffer, place)                 keep v2[r0, c0] in k0[c0]
-           | Fetch(element)                            fetch a0[r0 + 1, b0 + 16]
+           | Fetch(element, cache)                     fetch a0[r0 + 1, b0 + 16] into cache 2
 
     kind   = "serial"       one iteration after another
            | "parallel"     iterations in any order, shared by threads
@@ -130,9 +130,10 @@ class Keep:
 @dataclass(frozen=True, slots=True)
 class Fetch:
     """A wish that the line of memory with this element be near: to be read, or written where it is
-    a result."""
+    a result.  cache: 1, the nearest, or 2 where it is to come no nearer than the second."""
 
     element: Read
+    cache: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from tilewright.base.dtypes import BOOL, I64
 from tilewright.base.expr import Call, Const, Expr, Read, Sym, names, substitute
 from tilewright.base.expr import walk as expressions
 from tilewright.base.scalar import BY_NAME as FUNCTIONS
-from tilewright.base.sizes import Size, greatest_of, nominal, same
+from tilewright.base.sizes import Size, greatest_of, same
 from tilewright.kernels.body import has_read
 from tilewright.kernels.cmath_snippet import LANES
 from tilewright.kernels.conditions import Limit
@@ -66,9 +66,6 @@ from tilewright.kernels.text import (
     Term,
     c_type,
 )
-
-LONG_ROW = 512
-"""Bytes of a table's row from which on it is asked for no nearer than the second cache."""
 
 
 def print_nest(printer: Printer, nest: LoopNest, targets: Mapping[str, Memory], root: Scope) -> int:
@@ -191,8 +188,8 @@ class _Walk:
                 scope.add(f"{self.c_type(formula)} {name}[{length}];")
             case Keep():
                 self.keep(item, scope)
-            case Fetch(element):
-                self.fetch(element, scope)
+            case Fetch():
+                self.fetch(item, scope)
 
     def widened(self, loop: Loop, scope: Scope) -> dict[Expr, Term]:
         """Print words of the bytes that lanes read, where functions by steps wait for them."""
@@ -412,7 +409,8 @@ class _Walk:
         low, high = (self.bound(bound, scope) for bound in (loop.low, loop.high))
         return f"({high}) - ({low})" if count is None else str(count)
 
-    def fetch(self, element: Read, scope: Scope) -> None:
+    def fetch(self, fetch: Fetch, scope: Scope) -> None:
+        element = fetch.element
         written = element.tensor in self.targets
         memory = (self.targets if written else self.printer.memory)[element.tensor]
         place = f"{memory.pointer} + ({self.printer.offset(element, memory, scope)})"
@@ -420,7 +418,7 @@ class _Walk:
             self.printer.used.add("next_page")
             scope.add(f"next_page({place});")
         else:
-            nearness = SECOND if _is_of_long_row(element, memory) else ""
+            nearness = SECOND if fetch.cache > 1 else ""
             scope.add(f"__builtin_prefetch({place}, {int(written)}{nearness});")
 
     def head(self, loop: Loop, scope: Scope, *, told: bool) -> str:
@@ -479,9 +477,3 @@ def _as_it_stands(index: Expr) -> Term:
 
 def _streamed(loop: Loop) -> list[Do]:
     return [item for item in loop.items if isinstance(item, Do) and item.streamed]
-
-
-def _is_of_long_row(element: Read, memory: Memory) -> bool:
-    """Say whether an element is of a row that an index names, and that is a long one."""
-    named = any(map(has_read, element.index))
-    return named and nominal(memory.shape[-1]) * memory.dtype.bytes >= LONG_ROW

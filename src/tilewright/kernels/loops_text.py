@@ -66,7 +66,7 @@ _MERGE = re.compile(r"merge (?P<sums>\w+) into (?P<into>\w+)")
 _FOLD = re.compile(r"(?P<result>v\d+\[.*\]) from (?P<sums>\w+)(?P<slot>\[.*\])?")
 _BUFFER = re.compile(r"buffer (?P<name>\w+)\[(?P<length>\d+)\] of (?P<formula>[av]\d+)")
 _KEEP = re.compile(r"keep (?P<read>[av]\d+\[.*?\])(?: in (?P<place>.*))?")
-_FETCH = re.compile(r"fetch (?P<element>[av]\d+\[.*\])")
+_FETCH = re.compile(r"fetch (?P<element>[av]\d+\[.*\])(?: into cache (?P<cache>2))?")
 
 
 def show(nest: LoopNest) -> str:
@@ -122,8 +122,8 @@ def _line(item: Let | Sums | Merge | Fold | Buffer | Keep | Fetch) -> str:
         case Keep(read, buffer, place):
             where = f" in {buffer}[{show_expr(place, index=True)}]" if buffer else ""
             return f"keep {show_expr(read)}{where}"
-        case Fetch(element):
-            return f"fetch {show_expr(element)}"
+        case Fetch(element, cache):
+            return f"fetch {show_expr(element)}" + (f" into cache {cache}" if cache > 1 else "")
 
 
 def _listed(exprs: tuple[Expr, ...]) -> str:
@@ -220,7 +220,7 @@ def _read_line(body: Body, line: str) -> Item:
         place = _read_read(line, found["place"]) if found["place"] else Read("", (Const(0),))
         return Keep(value, place.tensor, place.index[0])
     if found := _FETCH.fullmatch(line):
-        return Fetch(_read_read(line, found["element"]))
+        return Fetch(_read_read(line, found["element"]), int(found["cache"] or 1))
     raise _misread(line, "`for NAME in LOW..HIGH:`, `let NAME = INDEX`, or what is computed")
 
 

@@ -101,11 +101,11 @@ def _ahead(nest: LoopNest, region: Region) -> LoopNest:
     numbers = all(type(extents[name]) is int for name in region.rows)
     if not numbers or extents[inner] < 2 * BLOCK:
         return vectorize(nest, inner)
-    lines = next_gathered(region.state(nest.body), region, Sym("q"), BLOCK)
-    if not lines:
+    wishes = next_gathered(region.state(nest.body), region, Sym("q"), BLOCK)
+    if not wishes:
         return vectorize(nest, inner)
     nest = block(nest, inner, BLOCK, "q", "l")
-    return fetch(vectorize(nest, "l"), "q", lines)
+    return fetch(vectorize(nest, "l"), "q", wishes)
 
 
 def shared(nest: LoopNest, outer: list[str]) -> LoopNest:

@@ -208,7 +208,8 @@ def _asks(nest: LoopNest, region: Region, groups: list[list[Statement]]) -> bool
     blocks = [bool(named(nest, f"b{k}")) for k in range(at)]
     if not any(blocks) or any(blocks[1:]):
         return False
-    return bool(next_row(region.state(nest.body), region, groups[0], Sym(f"b{at}"), LANES))
+    state, dear = region.state(nest.body), has_steps(nest.body)
+    return bool(next_row(state, region, groups[0], Sym(f"b{at}"), LANES, dear=dear))
 
 
 def _with_fetched(nest: LoopNest, region: Region) -> LoopNest:
@@ -222,13 +223,13 @@ def _with_fetched(nest: LoopNest, region: Region) -> LoopNest:
     at = max(blocks)
     here, later = blocks[at], [one for group in groups[at + 1 :] for one in group]
     dear = has_steps(nest.body)
-    lines = along_row(state, region, groups[at], Sym(here.name), here.step) if dear else []
-    if at or (dear and not lines):
-        lines += next_row(state, region, groups[0], Sym(here.name), here.step)
+    wishes = along_row(state, region, groups[at], Sym(here.name), here.step) if dear else []
+    if at or (dear and not wishes):
+        wishes += next_row(state, region, groups[0], Sym(here.name), here.step, dear=dear)
     if not at:
-        return fetch(nest, here.name, lines)
-    lines += results(state, region, later, Sym(here.name), here.step)
-    nest = fetch(nest, here.name, lines)
+        return fetch(nest, here.name, wishes)
+    wishes += results(state, region, later, Sym(here.name), here.step)
+    nest = fetch(nest, here.name, wishes)
     if 0 not in blocks:
         return nest
     first = blocks[0]

@@ -239,7 +239,7 @@ def turn(nest: LoopNest, name: str, read: Read, buffer: Buffer, inner: str, side
     return rewritten(nest, name, new, buffer.name)
 
 
-def fetch(nest: LoopNest, name: str, elements: Sequence[Read]) -> LoopNest:
+def fetch(nest: LoopNest, name: str, wishes: Sequence[Fetch]) -> LoopNest:
     """Ask for memory at the beginning of each iteration of a loop.
 
     ::
@@ -251,10 +251,9 @@ def fetch(nest: LoopNest, name: str, elements: Sequence[Read]) -> LoopNest:
                                           let c = b + l
                                           v1(r, c) into s1[l]
     """
-    asked = tuple(map(Fetch, elements))
 
     def new(loop: Loop) -> tuple[Item, ...]:
-        return (replace(loop, items=(*asked, *loop.items)),)
+        return (replace(loop, items=(*wishes, *loop.items)),)
 
     return rewritten(nest, name, new)
 

@@ -137,8 +137,8 @@ def _coming_block(loop: Loop, begin: Expr, by: int, writes: _Writes) -> list[Fet
     state = State(writes.nest.body)
     state.extents = dict(writes.known)
     does = (writes.nest.statement(item) for item in loop.items if isinstance(item, Do))
-    found = (read for one in does for read in coming_block(state, one, loop.name, begin, by))
-    return [Fetch(read) for read in dict.fromkeys(found)]
+    found = (wish for one in does for wish in coming_block(state, one, loop.name, begin, by))
+    return list(dict.fromkeys(found))
 
 
 def _sum(*parts: Expr) -> Expr:
