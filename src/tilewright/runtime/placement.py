@@ -50,18 +50,30 @@ _USERS = "_storage_Use_Count"
 
 
 class _Lent(NamedTuple):
-    """Memory that was given out, and how it was then.  number: of the storage, in torch."""
+    """Memory that was given out, and how it was then.
 
+    base: a tensor of it that nobody else has, from which others are made.  number: of the storage,
+    in torch.  inference: whether it came about in inference mode, as what is made of it then has.
+    """
+
+    base: Tensor
     storage: torch.UntypedStorage
     number: int
     address: int
     bytes: int
+    inference: bool
+
+
+def _lend(base: Tensor) -> _Lent:
+    storage = base.untyped_storage()
+    held = storage._cdata, storage.data_ptr(), storage.nbytes()
+    return _Lent(base, storage, *held, base.is_inference())
 
 
 class Reusing:
     """Makes tensors in the memory of earlier ones that nobody has any more; else in fresh memory.
 
-    Nobody has a storage whose one owner is this: no tensor, view, array or saved value of it is
+    Nobody has a storage whose owners are this one's: no tensor, view, array or saved value of it is
     left.  What was moved or resized meanwhile, as by `share_memory_`, is let go.
     One thread at a time may call it.
     """
@@ -78,19 +90,17 @@ class Reusing:
             if _is_free(lent):
                 del self._lent[place]
                 self._lent.insert(0, lent)
-                tensor = allocate((0,), (1,), self._dtype)
-                return tensor.set_(lent.storage, 0, *self._form)
-        tensor = allocate(*self._form, self._dtype)
-        storage = tensor.untyped_storage()
-        lent = _Lent(storage, storage._cdata, storage.data_ptr(), storage.nbytes())
-        self._lent = [lent, *self._lent[: SPARE - 1]]
-        return tensor
+                return lent.base.data
+        base = allocate(*self._form, self._dtype)
+        self._lent = [_lend(base), *self._lent[: SPARE - 1]]
+        return base.data
 
 
 def _is_free(lent: _Lent) -> bool:
     """Say whether memory that was given out is held by nobody else, and lies as it did."""
     return (
-        torch._C._storage_Use_Count(lent.number) == 1
+        torch._C._storage_Use_Count(lent.number) == 2  # of the storage, and of the base
+        and torch.is_inference_mode_enabled() is lent.inference
         and sys.getrefcount(lent.storage) == _ALONE
         and not getweakrefcount(lent.storage)  # by which somebody may come by it
         and lent.storage.data_ptr() == lent.address
@@ -100,7 +110,7 @@ def _is_free(lent: _Lent) -> bool:
 
 # What `sys.getrefcount` says in `_is_free` of a storage that nobody else has: versions of Python
 # differ in what they count.
-_ALONE = (lambda lent: sys.getrefcount(lent.storage))(_Lent(torch.UntypedStorage(0), 0, 0, 0))
+_ALONE = (lambda lent: sys.getrefcount(lent.storage))(_lend(torch.empty(0, device=CPU)))
 
 
 def place_constants(program: Program) -> tuple[Tensor, dict[str, int]]:
