@@ -7,6 +7,7 @@ This module does not know expressions.
 """
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -91,7 +92,25 @@ def choice(cond: Term, yes: Term, no: Term, dtype: DType) -> Term:
     """Return one of two terms in a compute type."""
     a, b = convert(yes, dtype), convert(no, dtype)
     text = f"{convert(cond, BOOL).at(TERNARY + 1)} ? {a.at(TERNARY + 1)} : {b.at(TERNARY)}"
-    return Term(text, dtype, TERNARY)
+    return Term(text, dtype, TERNARY, exact=held_exactly((a, b)))
+
+
+def held_exactly(terms: Sequence[Term]) -> DType | None:
+    """Return the half type that holds each of these float32 as it is, if some of them tell one."""
+    half = next((term.exact for term in terms if term.literal is None), None)
+    held = half is not None and all(
+        term.exact == half if term.literal is None else _is_held(float(term.literal), half)
+        for term in terms
+    )
+    return half if held else None
+
+
+def _is_held(number: float, half: DType) -> bool:
+    with np.errstate(over="ignore"):
+        if half == F16:
+            return math.isnan(number) or float(np.float16(number)) == number
+        single = np.float32(number)
+    return math.isnan(number) or (float(single) == number and not single.view(np.int32) & 0xFFFF)
 
 
 def load(dtype: DType, element: str, level: int, used: set[str]) -> Term:
@@ -100,7 +119,8 @@ def load(dtype: DType, element: str, level: int, used: set[str]) -> Term:
         used.add("load_bf16")
         return Term(f"load_bf16({element})", F32, exact=dtype)
     if dtype == F16:
-        return Term(f"(float){element if level == ATOM else f'({element})'}", F32, UNARY)
+        text = element if level == ATOM else f"({element})"
+        return Term(f"(float){text}", F32, UNARY, exact=dtype)
     return Term(element, dtype, level)
 
 
@@ -126,5 +146,5 @@ def rounded(term: Term, dtype: DType, used: set[str]) -> Term:
         used.update(("load_bf16", "store_bf16"))
         return Term(f"load_bf16(store_bf16({made.text}))", F32, exact=dtype)
     if dtype == F16:
-        return Term(f"(float)(_Float16){made.at(UNARY)}", F32, UNARY)
+        return Term(f"(float)(_Float16){made.at(UNARY)}", F32, UNARY, exact=dtype)
     return made

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from tilewright.base.dtypes import BOOL, BY_NAME, F32, F64, I64, DType, promote
 from tilewright.base.scalar import BY_NAME as FUNCTIONS
-from tilewright.kernels.conversion import choice, convert, literal, rounded
+from tilewright.kernels.conversion import choice, convert, held_exactly, literal, rounded
 from tilewright.kernels.text import ATOM, COMPARE, PRODUCT, SUM, TERNARY, UNARY, Term
 
 _ORDER = {"bool": 0, "int": 1, "float": 2}
@@ -46,6 +46,8 @@ _UNARY = frozenset(
     ]
 )
 _BINARY = frozenset(("pow", "atan2", "hypot", "xlogy", "xlog1py"))
+# Of numbers that a half type holds as they are, these make such: one of them, or a shorter one.
+_SHORT = frozenset(("neg", "abs", "sign", "max", "min", "copysign", *_ROUNDING))
 # Of doubles, these are the C library's: the others are vectors' work.
 _LIBRARY_F64 = frozenset(
     ("tan", "asin", "acos", "atan", "atan2", "asinh", "acosh", "atanh", "erfc", "hypot")
@@ -94,7 +96,8 @@ def apply(fn: str, args: Sequence[Term], used: set[str]) -> Term:
     made = (
         _float(fn, terms, held, used) if held.kind == "float" else _int(fn, terms, held, weak, used)
     )
-    return Term(made.text, common, made.level, weak, made.literal)
+    exact = held_exactly(terms) if fn in _SHORT and held == F32 else None
+    return Term(made.text, common, made.level, weak, made.literal, exact)
 
 
 def _logic(fn: str, terms: list[Term]) -> Term:
@@ -108,10 +111,10 @@ def _select(cond: Term, yes: Term, no: Term) -> Term:
     held = F64 if weak and common.kind == "float" else common
     if cond.literal is not None:
         chosen = convert(yes if cond.literal else no, held)
-        return Term(chosen.text, common, chosen.level, weak, chosen.literal)
+        return Term(chosen.text, common, chosen.level, weak, chosen.literal, chosen.exact)
     either = (cond, yes, no) if weak and _is_constant(yes) and _is_constant(no) else None
-    text = choice(cond, yes, no, held).text
-    return Term(text, common, TERNARY, weak, either=either)
+    made = choice(cond, yes, no, held)
+    return Term(made.text, common, TERNARY, weak, exact=made.exact, either=either)
 
 
 def _is_constant(term: Term) -> bool:
