@@ -165,13 +165,16 @@ def _capture(
 def _run_dynamo(
     fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], catch: _Catch
 ) -> Any:
+    seen = [catch]  # until the end: Dynamo keeps each back end for ever, and what it holds
+
     def catcher(module: fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
+        (here,) = seen
         try:
-            _catch_graph(catch, module, examples)
+            _catch_graph(here, module, examples)
         except Exception as error:
-            catch.error = error
+            here.error = error
             raise
-        return lambda *_: catch.stand_ins
+        return lambda *_: seen[0].stand_ins
 
     entry = _fresh_entry(fn)
     compiled = torch._dynamo.optimize(
@@ -210,6 +213,7 @@ def _run_dynamo(
         for log, level in levels.items():
             log.setLevel(level)
         reset_code(entry.__code__)
+        seen.clear()
 
 
 def _logging() -> set[Callable[..., Any]]:
