@@ -27,7 +27,9 @@ from tilewright.graph.ir import Graph, Value
 from tilewright.optimize import RollLoops
 from tilewright.program import Program, contiguous
 from tilewright.runtime.autograd import Pairing, differentiable
+from tilewright.runtime.calls import Front
 from tilewright.runtime.grad_mode import asked, asks_gradients, gradients_on, is_transforming
+from tilewright.runtime.settled import quick_of
 from tilewright.runtime.unchanged import Unchanged
 
 Run = Callable[[Sequence[Any]], Sequence[Any]]
@@ -106,15 +108,21 @@ class Compiled:
         Raises ShapeError, DTypeError or OptionError where the call differs from the example.
         """
         version = self._current
+        if not kwargs:
+            answer = version.front.call(*args)
+            if answer is not None:
+                return answer
         watch = version.captured.watch
         simple = len(args) == version.arity and not kwargs
-        unchanged = simple and version.unchanged.holds()
+        held = unchanged = simple and version.unchanged.holds()
         if not unchanged and (unchanged := watch.reaches(args, kwargs)) and simple:
             version.unchanged.learn(lambda: watch.facts(args))
         if unchanged and simple:
             settled = version.runs.settled
             outputs = settled(args if version.direct else version.captured.feed(args))
             if outputs is not None:
+                if held:
+                    version.learn_front(settled)
                 return outputs[0]
         unchanged = unchanged and watch.asks()
         if is_transforming():
@@ -169,7 +177,7 @@ class _Version:
     viewed: what results are views of (an argument leaf's number, or a tensor), and its strides.
     arity: the number of arguments where a call is simple (`_is_simple`).  direct: whether they are
     the graph's inputs, one by one.  unchanged: for simple calls, whether the function is what it
-    was.
+    was.  front: simple calls as wholes.
     """
 
     captured: Captured
@@ -178,6 +186,13 @@ class _Version:
     arity: int | None
     direct: bool
     unchanged: Unchanged = field(default_factory=Unchanged)
+    front: Front = field(default_factory=Front)
+
+    def learn_front(self, settled: Callable[..., object]) -> None:
+        """Let the next calls be like this one, of which the function was what it had been."""
+        assert self.arity is not None, "a simple call has so many arguments"
+        captured, quick = self.captured, quick_of(settled)
+        self.front.learn(self.unchanged.holds, quick, captured.sources, captured.state, self.arity)
 
     def leaves(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any] | None:
         """Return the leaves of a call; None unless arguments, and what results are views of, are

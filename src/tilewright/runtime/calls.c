@@ -485,11 +485,113 @@ static PyType_Slot quick_slots[] = {
 static PyType_Spec quick_spec = {"tilewright.runtime.calls.Quick", sizeof(Quick), 0,
                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL, quick_slots};
 
+/* ---- a front: a call of the function whose graph runs ------------------------------------------ */
+
+/* holds: says whether the function is what it was.  quick: the call of its graph, whose inputs are
+   `sources` many: `from[k]` is the number of an argument, or -1 - that of one of `state`.  arity: of how many
+   arguments a call is. */
+typedef struct {
+  PyObject_HEAD
+  vectorcallfunc call;
+  PyObject *holds, *quick, *state;
+  Py_ssize_t arity, sources;
+  long *from;
+} Front;
+
+/* Return the one result for these arguments; None where a call is not as those before. */
+static PyObject *front_call(PyObject *self, PyObject *const *arguments, size_t flags, PyObject *named) {
+  const Front *front = (const Front *)self;
+  if (PyVectorcall_NARGS(flags) != front->arity || named) Py_RETURN_NONE;
+  PyObject *holds = PyObject_CallNoArgs(front->holds);
+  if (holds != Py_True) {
+    if (holds) Py_SETREF(holds, Py_NewRef(Py_None));
+    return holds;
+  }
+  Py_DECREF(holds);
+  PyObject *inputs = PyTuple_New(front->sources);
+  if (!inputs) return NULL;
+  for (Py_ssize_t k = 0; k < front->sources; k++) {
+    const long from = front->from[k];
+    PyObject *input = from >= 0 ? arguments[from] : PyTuple_GET_ITEM(front->state, -1 - from);
+    PyTuple_SET_ITEM(inputs, k, Py_NewRef(input));
+  }
+  PyObject *outputs = PyObject_CallOneArg(front->quick, inputs);
+  Py_DECREF(inputs);
+  if (!outputs || outputs == Py_None) return outputs;
+  PyObject *result = Py_NewRef(PyTuple_GET_ITEM(outputs, 0));
+  Py_DECREF(outputs);
+  return result;
+}
+
+static PyObject *front_new(PyTypeObject *type, PyObject *arguments, PyObject *named) {
+  (void)named;
+  PyObject *holds, *quick, *sources, *state;
+  Py_ssize_t arity;
+  if (!PyArg_ParseTuple(arguments, "OOO!O!n", &holds, &quick, &PyTuple_Type, &sources, &PyTuple_Type, &state,
+                        &arity))
+    return NULL;
+  Front *front = (Front *)type->tp_alloc(type, 0);
+  if (!front) return NULL;
+  front->call = front_call;
+  front->holds = Py_NewRef(holds);
+  front->quick = Py_NewRef(quick);
+  front->state = Py_NewRef(state);
+  front->arity = arity;
+  front->sources = PyTuple_GET_SIZE(sources);
+  front->from = NEW(long, front->sources);
+  if (!front->from) PyErr_NoMemory();
+  int failed = !front->from || longs(sources, front->from);
+  for (Py_ssize_t k = 0; !failed && k < front->sources; k++) {
+    const long from = front->from[k], last = from >= 0 ? arity : PyTuple_GET_SIZE(state);
+    failed = (from >= 0 ? from : -1 - from) >= last;
+    if (failed) PyErr_SetString(PyExc_IndexError, "a source is no argument's and none of the state's");
+  }
+  if (failed) Py_CLEAR(front);
+  return (PyObject *)front;
+}
+
+static int front_traverse(PyObject *self, visitproc visit, void *arg) {
+  Front *front = (Front *)self;
+  Py_VISIT(Py_TYPE(self));
+  for (PyObject **held = &front->holds; held <= &front->state; held++) Py_VISIT(*held);
+  return 0;
+}
+
+/* What is cleared runs nothing any more: a call of it has as many arguments as none has. */
+static int front_clear(PyObject *self) {
+  Front *front = (Front *)self;
+  front->arity = -1;
+  for (PyObject **held = &front->holds; held <= &front->state; held++) Py_CLEAR(*held);
+  return 0;
+}
+
+static void front_free(PyObject *self) {
+  Front *front = (Front *)self;
+  PyTypeObject *type = Py_TYPE(self);
+  PyObject_GC_UnTrack(self);
+  front_clear(self);
+  PyMem_Free(front->from);
+  type->tp_free(self);
+  Py_DECREF(type);
+}
+
+static PyMemberDef front_members[] = {
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(Front, call), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+static PyType_Slot front_slots[] = {
+    {Py_tp_new, front_new},           {Py_tp_call, PyVectorcall_Call}, {Py_tp_members, front_members},
+    {Py_tp_traverse, front_traverse}, {Py_tp_clear, front_clear},      {Py_tp_dealloc, front_free},
+    {0, NULL},
+};
+static PyType_Spec front_spec = {"tilewright.runtime.calls.Front", sizeof(Front), 0,
+                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL, front_slots};
+
 /* ---- what Python finds here -------------------------------------------------------------------- */
 
 #define VISIBLE __attribute__((visibility("default")))
 
-/* Return the two types. */
+/* Return the three types. */
 VISIBLE PyObject *tilewright_types(void) {
   name_frame = PyUnicode_InternFromString("frame");
   name_last = PyUnicode_InternFromString("_last");
@@ -497,9 +599,11 @@ VISIBLE PyObject *tilewright_types(void) {
   name_level = PyUnicode_InternFromString("_current_level");
   if (!name_frame || !name_last || !name_version || !name_level) return NULL;
   PyObject *frame = PyType_FromSpec(&frame_spec), *call = PyType_FromSpec(&quick_spec);
-  PyObject *types = frame && call ? PyTuple_Pack(2, frame, call) : NULL;
+  PyObject *front = PyType_FromSpec(&front_spec);
+  PyObject *types = frame && call && front ? PyTuple_Pack(3, frame, call, front) : NULL;
   Py_XDECREF(frame);
   Py_XDECREF(call);
+  Py_XDECREF(front);
   return types;
 }
 

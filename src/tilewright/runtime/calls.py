@@ -31,10 +31,11 @@ Quick = Callable[[Sequence[Any]], tuple[Any, ...] | None]
 
 
 class Types(NamedTuple):
-    """The types of `calls.c`: what one run at a time uses, and a call."""
+    """The types of `calls.c`: what one run at a time uses, a call, and that of a function."""
 
     frame: Callable[..., object]
     quick: Callable[..., Quick]
+    front: Callable[..., Callable[..., Any]]
 
 
 class Wanted(NamedTuple):
@@ -70,6 +71,46 @@ def is_made_of(quick: Quick, kept: object | None) -> bool:
         return quick is unquickened
     made: Callable[[], object] | None = quick.made  # type: ignore[attr-defined]
     return (None if made is None else made()) is kept
+
+
+def unfronted(*_: Any) -> None:
+    """A call of a function of which nothing is known."""
+
+
+class Front:
+    """`call(*arguments)` gives what a function returns where all is as in earlier calls, else None.
+
+    Mutable: it learns from such calls.  A copy has learned nothing, as those are of these objects.
+    """
+
+    def __init__(self) -> None:
+        self.call: Callable[..., Any] = unfronted
+        self._known: tuple[object, ...] = ()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Front, ()
+
+    def learn(
+        self,
+        holds: Callable[[], bool],
+        quick: Quick | None,
+        sources: Sequence[int],
+        state: Sequence[Any],
+        arity: int,
+    ) -> None:
+        """Let C make the next calls of so many arguments.
+
+        holds: says whether the function is what it was.  quick: the call of its graph, where C
+        makes that.  sources: of the graph's inputs, the numbers of arguments, or -1 - those of the
+        state.
+        """
+        if quick is None or quick is unsettled or quick is unquickened:
+            return
+        if len(self._known) == 2 and self._known[0] is holds and self._known[1] is quick:
+            return
+        self._known, made = (holds, quick), types()
+        if made is not None:
+            self.call = made.front(holds, quick, tuple(sources), tuple(state), arity)
 
 
 @functools.cache

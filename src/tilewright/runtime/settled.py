@@ -52,6 +52,8 @@ def settle(
         outputs = native.quick(inputs)
         return run(inputs) if outputs is None else outputs
 
+    settled.native = native  # type: ignore[attr-defined]  # for `quick_of`
+
     def run(inputs: Sequence[Tensor]) -> tuple[Tensor, ...] | None:
         # Of forward mode `alike` sees nothing: a dual tensor looks as any.
         if is_grad_enabled() is not gradients or forward_ad._current_level >= 0:
@@ -74,6 +76,12 @@ def settle(
             idle.append(context)
 
     return settled
+
+
+def quick_of(settled: Callable[..., object]) -> Quick | None:
+    """Return how C makes the calls of a settled run now; None where Python makes what runs."""
+    native = getattr(settled, "native", None)
+    return None if native is None else native.quick
 
 
 class _Native:
