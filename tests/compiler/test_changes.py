@@ -250,3 +250,14 @@ def test_a_transform_is_announced() -> None:
     compiled = tw.compile(lambda x: x * 2, torch.ones(3))
     with pytest.warns(FallbackWarning, match="under a transform of functions"):
         torch.vmap(compiled)(torch.ones(2, 3))
+
+
+def test_a_call_of_one_tensor_twice_leaves_other_calls_as_they_were() -> None:
+    def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return a * b + a
+
+    x, y = torch.randn(8, requires_grad=True), torch.randn(8)
+    compiled = tw.compile(product, y, x)
+    for _ in range(3):
+        for given in ((x, y), (x, x), (y, y), (y, x), (x, y)):
+            torch.testing.assert_close(compiled(*given), product(*given))

@@ -74,7 +74,7 @@ class Compiled:
     def _version(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> "_Version":
         """Return the compilation for what the function and the call are now: an earlier one if
         they are that again, else a new one, for a call that fits the example."""
-        self._current.captured.call.flatten(args, kwargs)
+        self._versions[0].captured.call.flatten(args, kwargs)
         found = next((v for v in self._versions if v.serves(args, kwargs)), None)
         self._current = found or self._capture(args, kwargs)
         return self._current
@@ -208,7 +208,10 @@ class _Version:
         """Say whether it is right for this call, which fits the example."""
         if not self.captured.watch.unchanged(args, kwargs):
             return False
-        leaves = self.leaves(args, kwargs)
+        try:
+            leaves = self.leaves(args, kwargs)
+        except TilewrightError:  # it fits the example, but not the call that this one is of
+            return False
         if leaves is None:
             return False
         inputs = self.captured.feed(leaves)
