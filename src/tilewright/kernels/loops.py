@@ -31,12 +31,12 @@ loops of one name are one loop in several places.
 
 Terms of a reduction go into accumulators, `Sums`, each of which begins at what a sum begins from;
 `Merge` takes each of them into one of others, that may be of a wider type; `Fold` makes the result
-of all, pairwise, or of one.  A formula that no item computes is
-computed where it is read, but where a loop before has kept it.  `Fetch` computes nothing: it asks
-for memory that will be touched soon, and may name what lies beyond a tensor.  What is streamed is
-written past the caches: nothing here reads it again, and lanes write runs of it that begin with
-lines of memory.  `loops_text` prints and parses a nest, `loops_check` judges one, `schedule`
-rewrites one, `loops_c` prints one as C.
+of all, pairwise (of equal terms of `argmax=` that with the least index), or of one. A formula that
+no item computes is computed where it is read, but where a loop before has kept it. `Fetch` computes
+nothing: it asks for memory that will be touched soon, and may name what lies beyond a tensor. What
+is streamed is written past the caches: nothing here reads it again, and lanes write runs of it that
+begin with lines of memory. `loops_text` prints and parses a nest, `loops_check` judges one,
+`schedule` rewrites one, `loops_c` prints one as C.
 
 This module does not know why a nest is cut as it is.
 """

@@ -36,6 +36,7 @@ from tilewright.kernels.loops import (
     walk,
 )
 from tilewright.kernels.loops_inverse import Path, grain, tells
+from tilewright.kernels.reduce import BEST, goes_up
 from tilewright.kernels.statement import State
 
 LINE = 64  # bytes that memory is moved by
@@ -94,6 +95,7 @@ def verify(nest: LoopNest) -> None:
     sums = {item.name: item for item in walk(nest.items) if isinstance(item, Sums)}
     _verify_merged(nest.items, sums)
     _verify_taken(nest, sums)
+    _verify_best(nest, sums)
 
 
 def _verify_names(items: tuple[Item, ...], known: frozenset[str]) -> None:
@@ -209,6 +211,26 @@ def _verify_taken(nest: LoopNest, sums: Mapping[str, Sums]) -> None:
                 f"what comes into {name} is lost, or comes twice",
                 expected="accumulators that are merged into others, or made a result, and not both",
                 found=f"{taken.count(name)} of these",
+            )
+
+
+def _verify_best(nest: LoopNest, sums: Mapping[str, Sums]) -> None:
+    """Of equal terms of `argmax=` the first is kept: what is made of several accumulators keeps
+    the one with the least index."""
+    for item in walk(nest.items):
+        if not isinstance(item, Merge | Fold):
+            continue
+        made = sums[item.sums]
+        formula = nest.body.formula(made.formula)
+        assert formula is not None, "accumulators are of a formula"
+        one_by_one = isinstance(item, Fold) and (item.slot is not None or made.length == 1)
+        if formula.op not in BEST or one_by_one:
+            continue
+        if isinstance(item, Merge) or not goes_up(formula):
+            raise LoopError(
+                f"the first of the best terms of {item.sums} is not known",
+                expected="one accumulator, or several that are folded, with indices that go up",
+                found=f"{made.length} accumulators of {formula.op}",
             )
 
 

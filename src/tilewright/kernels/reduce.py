@@ -6,8 +6,12 @@ half types are formed in float32; one table for all recipes.
 This module does not know loops.
 """
 
+from tilewright.base import algebra
 from tilewright.base.dtypes import BOOL, DType
+from tilewright.base.expr import Sym, names
+from tilewright.base.sizes import greatest_of
 from tilewright.graph.ir import Formula
+from tilewright.kernels.body import static_extents
 from tilewright.kernels.conversion import convert, literal
 from tilewright.kernels.text import Term
 
@@ -58,10 +62,30 @@ def combined(op: str, before: str, term: str, dtype: DType, used: set[str]) -> s
 
 def wins(op: str, term: str, best: str, dtype: DType) -> str:
     """Return the condition that `term` replaces `best`: strictly better, or the first NaN."""
-    better = f"{term} {'>' if op == 'argmax=' else '<'} {best}"
     if dtype.kind != "float":
-        return better
-    return f"(({better}) | ({term} != {term})) & ({best} == {best})"
+        return f"{term} {'>' if op == 'argmax=' else '<'} {best}"
+    # A NaN is no more and no less than any number, and a comparison less than to ask for one.
+    return f"!({term} {'<=' if op == 'argmax=' else '>='} {best}) & ({best} == {best})"
+
+
+def goes_up(formula: Formula) -> bool:
+    """Say whether each term of `argmax=` has a larger index than those before it: then of equal
+    terms the first is the one with the least index, wherever they were taken."""
+    assert formula.at is not None, f"{formula.op} says what index to keep"
+    extents = static_extents(formula)
+    _, terms = algebra.affine(algebra.simplify(formula.at, extents))
+    kept = {name for entry in formula.index for name in names(entry)}
+    columns = [name for name in extents if name not in kept]
+    others = (atom for atom in terms if not (isinstance(atom, Sym) and atom.name in columns))
+    if any(names(atom) & set(columns) for atom in others):
+        return False
+    inside = 0  # how much the loops inside of one add at most
+    for column in reversed(columns):
+        factor = terms.get(Sym(column), 0)
+        if type(factor) is not int or factor <= inside:
+            return False
+        inside += factor * (greatest_of(extents[column]) - 1)
+    return True
 
 
 def needs_mark(formula: Formula, *, always: bool) -> bool:

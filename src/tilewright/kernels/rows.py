@@ -41,7 +41,7 @@ from tilewright.kernels.loops import (
 )
 from tilewright.kernels.narrow import narrow
 from tilewright.kernels.pointwise import schedule_pointwise, shared
-from tilewright.kernels.reduce import BEST
+from tilewright.kernels.reduce import BEST, goes_up
 from tilewright.kernels.regions import Region
 from tilewright.kernels.rewriting import only
 from tilewright.kernels.schedule import join, number, reorder, split, vectorize
@@ -124,6 +124,9 @@ def _side_by_side(
         lanes = LANES if usual >= 2 * LANES else 16 if some else 1
         extremes = all(statement.formula.op in ("max=", "min=") for statement in sums)
         lanes = EXTREMES if extremes and usual >= 8 * EXTREMES else lanes
+    elif all(goes_up(statement.formula) for statement in sums):
+        usual = _usual(nest, inner, of, extents)
+        lanes = EXTREMES if usual >= 8 * EXTREMES else LANES if usual >= 2 * LANES else 1
     count = volume([extents[name] for name in columns]) // lanes
     lane: Expr = slot
     if lanes > 1:

@@ -198,6 +198,9 @@ def halve(printer: Printer, held: Held, scope: Scope) -> None:
     and keeps all in registers; unrolled before that, they would stay one operation for each lane.
     """
     op = held.statement.formula.op
+    if held.at:
+        _halve_best(printer, held, scope)
+        return
     once = op in _EXTREMES and held.dtype in (F32, F64) and held.length > 1
     none = _not_ordered(printer, held, scope) if once else ""
     for array, how, dtype in ((held.name, op, held.dtype), (held.mark, "any=", BOOL)):
@@ -216,6 +219,26 @@ def halve(printer: Printer, held: Held, scope: Scope) -> None:
     if none:
         nan = convert(literal(float("nan")), held.dtype)
         scope.add(f"if (__builtin_expect({none}, 0)) {held.name}[0] = {nan.text};")
+
+
+def _halve_best(printer: Printer, held: Held, scope: Scope) -> None:
+    """Combine the accumulators of `argmax=` pairwise: of equal terms that with the least index."""
+    half, op = held.length // 2, held.statement.formula.op
+    while half:
+        low, high = (f"{held.name}[{at}]" for at in ("l", f"l + {half}"))
+        same = f"{high} == {low}"
+        if held.dtype.kind == "float":
+            same = f"(({same}) | (({high} != {high}) & ({low} != {low})))"
+        earlier = f"{same} & ({held.at}[l + {half}] < {held.at}[l])"
+        better = f"({wins(op, high, low, held.dtype)}) | ({earlier})"
+        won = printer.fresh("won")
+        inner = scope.inner()
+        inner.add(f"const int {won} = {held.mark}[l + {half}] & ((!{held.mark}[l]) | {better});")
+        for array in (held.name, held.at, held.mark):
+            inner.add(f"{array}[l] = {won} ? {array}[l + {half}] : {array}[l];")
+        scope.add(ONE_BY_ONE)
+        scope.attach(inner, f"for (long l = 0; l < {half}; l++)")
+        half //= 2
 
 
 def _not_ordered(printer: Printer, held: Held, scope: Scope) -> str:
