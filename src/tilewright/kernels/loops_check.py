@@ -35,7 +35,7 @@ from tilewright.kernels.loops import (
     used_names,
     walk,
 )
-from tilewright.kernels.loops_inverse import Path, grain, tells
+from tilewright.kernels.loops_inverse import Path, grains_of, tells
 from tilewright.kernels.reduce import BEST, goes_up
 from tilewright.kernels.statement import State
 
@@ -184,7 +184,7 @@ def streamed_from(nest: LoopNest, do: Do, path: Path, known: Mapping[str, int]) 
     moving = {atom: step for atom, step in steps.items() if loop.name in names(atom)}
     begin = substitute(offset, {loop.name: loop.low})
     first, terms = algebra.affine(algebra.simplify(begin, known))
-    grains: dict[Expr, int] = {Sym(item.name): grain(item) for item in path}
+    grains: dict[Expr, int] = {Sym(name): grain for name, grain in grains_of(path).items()}
     size = nest.body.type(do.formula).dtype.bytes
     apart = (first, *(step * grains.get(atom, 1) for atom, step in terms.items()))
     begins = all(step * size % LINE == 0 for step in apart)

@@ -28,7 +28,7 @@ def tells(index: Index, loop: Loop, path: Path, known: Mapping[str, int]) -> boo
     at = next(k for k, item in enumerate(path) if item is loop)
     given = {item.name for item in path[:at]}
     given |= {name for name, count in known.items() if same(count, 1)}
-    grains = {item.name: grain(item) for item in path}
+    grains = grains_of(path, given)
     entries = set(index)
     before = None
     while before != (len(given), len(entries)):
@@ -45,12 +45,22 @@ def tells(index: Index, loop: Loop, path: Path, known: Mapping[str, int]) -> boo
     return loop.name in given
 
 
-def grain(item: Loop | Let) -> int:
-    """Return what the distance of any two values of a name is a multiple of."""
-    if isinstance(item, Loop):
-        return item.step
-    factors = algebra.affine(item.value)[1].values()
-    return math.gcd(*map(abs, factors)) if all(type(f) is int for f in factors) else 1
+def grains_of(path: Path, given: Set[str] = frozenset()) -> dict[str, int]:
+    """Return what the distance of any two values of each name is a multiple of, while those given
+    stay as they are: a loop may begin anew at what another one counts."""
+    made: dict[str, int] = {}
+
+    def apart(atom: Expr, factor: int) -> int:
+        if type(factor) is not int:
+            return 1
+        return abs(factor) * (made.get(atom.name, 1) if isinstance(atom, Sym) else 1)
+
+    for item in path:
+        begin, step = (item.low, item.step) if isinstance(item, Loop) else (item.value, 0)
+        terms = algebra.affine(begin)[1].items()
+        moving = (apart(*term) for term in terms if not names(term[0]) <= given)
+        made[item.name] = math.gcd(step, *moving) or 1
+    return made
 
 
 def _digits(
