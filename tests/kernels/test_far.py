@@ -2,10 +2,12 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 from tests.kernels.harness import body
 
+from tilewright.base.errors import LoopError
 from tilewright.base.expr import Call, Const, Expr, Read, Sym
 from tilewright.graph.ir import Graph
 from tilewright.kernels.body import canonical
@@ -126,6 +128,38 @@ def test_what_takes_long_asks_for_rows_that_follow(width: int, ahead: int) -> No
     starts = range(0, width // 32 * 32, 16)
     expected = [("a0", (row + ahead, at)) for row in range(5) for at in starts]
     assert list(asked(nest.items, {})) == expected
+
+
+@pytest.mark.parametrize(("width", "cache"), [(1600, 1), (1700, 2), (3200, 2), (3300, None)])
+def test_what_counts_is_all_that_is_read_of_a_row(width: int, cache: int | None) -> None:
+    full = f"[3, {width}]"
+    formulas = {
+        "t": f"f32[3]: y[i<3] += x[i, j<{width}] * z[i, j]",
+        "y": f"f32{full}: y[i<3, j<{width}] = x[i, j] * z[i, j] / t[i]",
+    }
+    text = show(scheduled(body({"x": f"f32{full}", "z": f"u8{full}"}, formulas)))
+    asked = re.findall(r"fetch (a\d)\[r0\+1, .*?\](?: into cache (\d))?$", text, re.MULTILINE)
+    found = {(name, int(one or 1)) for name, one in asked}
+    assert found == ({("a0", cache), ("a1", cache)} if cache else set())
+
+
+def test_a_cache_that_is_none_is_refused() -> None:
+    nest = scheduled(softmax("5", "i<5", 128))
+    for cache in (0, 3):
+        changed = _changed(nest.items, cache)
+        with pytest.raises(LoopError, match=f"into cache {cache}"):
+            verify(replace(nest, items=changed))
+
+
+def _changed(items: tuple[Item, ...], cache: int) -> tuple[Item, ...]:
+    return tuple(
+        replace(item, items=_changed(item.items, cache))
+        if isinstance(item, Loop)
+        else replace(item, cache=cache)
+        if isinstance(item, Fetch)
+        else item
+        for item in items
+    )
 
 
 @pytest.mark.parametrize("width", [6000, 500_000])

@@ -23,11 +23,14 @@ from tilewright.kernels.statement import State, Statement
 LINE = 64  # bytes that memory is moved by
 LEAD = 8 << 10  # bytes: the rows that are asked for begin as far away, at least
 PAGE = 4 << 10  # bytes whose place is looked up at once, at least: what takes long asks one ahead
-ROW_BYTES = 256 << 10  # of a row at most: two of each tensor are near at a time
+ROW_BYTES = 256 << 10  # that are read of a row, at most: two are in the second cache at a time
 GATHERED_BYTES = 64 << 10  # of a row that an index names, at most
 MOST_AHEAD = 8  # rows that an index names
 NAMED_BYTES = 512  # of such a row, from which on it comes no nearer than the second cache
 NEAR_BYTES = 16 << 10  # of rows that are nearest still when they are read again
+# Of rows for which nothing takes long: that are read of one that is asked for, at most, as along
+# longer ones a processor looks far enough ahead itself; and from which on into the second cache.
+CHEAP_BYTES, CHEAP_NEAR_BYTES = 16 << 10, 8 << 10
 
 
 def next_row(
@@ -35,14 +38,15 @@ def next_row(
 ) -> list[Fetch]:
     """Ask for each line that the first phase reads of the next row; of one after it, where `LEAD`
     bytes are not read and written until then.  A long row would not be nearest still when its turn
-    comes, and is asked for into the second cache; a longer one only where something takes long:
-    else a processor looks far enough ahead along it by itself.
+    comes, and is asked for into the second cache.
 
-    block: the first of `by` columns, the innermost ones.  dear: a phase takes long for each.
+    block: the first of `by` columns, the innermost ones.  dear: something takes long in each row.
     """
-    near, most = (NEAR_BYTES, ROW_BYTES) if dear else (LEAD, NEAR_BYTES)
-    inputs = _moving(state, region, first, most)
-    cache = 2 if _row_bytes(state, region, inputs) > near else 1
+    near, most = (NEAR_BYTES, ROW_BYTES) if dear else (CHEAP_NEAR_BYTES, CHEAP_BYTES)
+    inputs = _moving(state, region, first)
+    if (read := _row_bytes(state, region, inputs)) > most:
+        return []
+    cache = 2 if read > near else 1
     length = _row_bytes(state, region, [*inputs, *_written(state, region, region.statements)])
     after = Call("add", (Sym(region.rows[-1]), Const(-(-LEAD // length) if length else 1)))
     lines = (line for one in inputs for line in _lines(state, one, region, after, block, by))
@@ -151,13 +155,11 @@ def _names_a_row(state: State, read: Read, row: str, inner: str) -> bool:
     )
 
 
-def _moving(
-    state: State, region: Region, phase: Sequence[Statement], most: int | None = None
-) -> list[Read]:
-    """Return what a phase reads of inputs along its rows, of `most` bytes each at most."""
+def _moving(state: State, region: Region, phase: Sequence[Statement]) -> list[Read]:
+    """Return what a phase reads of inputs along its rows."""
     reads = [read for one in phase for read in state.reads(one)]
     inputs = [read for read in dict.fromkeys(reads) if state.body.formula(read.tensor) is None]
-    return [read for read in inputs if _runs_along(state, region, read, most)]
+    return [read for read in inputs if _runs_along(state, region, read)]
 
 
 def _written(state: State, region: Region, phase: Sequence[Statement]) -> list[Read]:
@@ -182,7 +184,7 @@ def _lines(
         yield Read(read.tensor, tuple(index))
 
 
-def _runs_along(state: State, region: Region, read: Read, most: int | None) -> bool:
+def _runs_along(state: State, region: Region, read: Read, most: int | None = None) -> bool:
     """Say whether the columns of a row, `most` bytes at most, lie side by side in memory, and those
     of the next one elsewhere."""
     if any(map(has_read, read.index)):

@@ -118,8 +118,14 @@ def _verify_names(items: tuple[Item, ...], known: frozenset[str]) -> None:
                 _verify_open({name, into}, known, name)
             case Do(name, _, memory) | Fold(name, _, memory) | Keep(Read(name), memory):
                 _verify_open(used | ({memory} - {""}), known, name)
-            case Fetch(Read(name)):
+            case Fetch(Read(name), cache):
                 _verify_open(used, known, name)
+                if cache not in (1, 2):
+                    raise LoopError(
+                        f"nothing of {name} can be asked for into cache {cache}",
+                        expected="the first cache or the second",
+                        found=f"cache {cache}",
+                    )
 
 
 def _verify_open(used: Set[str], known: frozenset[str], where: str) -> None:

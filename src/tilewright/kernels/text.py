@@ -33,8 +33,9 @@ class Term:
 
     weak: made of Python numbers and loops alone; it takes the type of what it meets, and until then
     a float is held as a double.  literal: its value where it is a constant.  exact: the half type
-    that it was read from or rounded to, which holds it as it is.  either: a condition, and the two
-    constants (or terms like this) that it chooses from: they take a type, and not what is chosen.
+    that holds it as it is: it was read from or rounded to that, or is made of such without being
+    longer.  either: a condition, and the two constants (or terms like this) that it chooses from:
+    they take a type, and not what is chosen.
     """
 
     text: str
