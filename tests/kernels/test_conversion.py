@@ -112,3 +112,28 @@ def test_what_no_half_type_was_told_of_is_not_held() -> None:
     assert held_exactly([plain]) is None
     assert held_exactly([halves[0], plain]) is None
     assert held_exactly(halves) is None
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("number", [0.1, -0.3, 1 / 3, 257, 2049, 0, -0.0, 3e-8, float("nan")])
+def test_a_number_is_rounded_before_it_is_compared(dtype: torch.dtype, number: float) -> None:
+    near = torch.tensor(number, dtype=torch.float64).to(dtype).view(torch.int16)
+    x = torch.stack([near - 1, near, near + 1]).view(dtype)
+
+    def compared(x: Tensor) -> tuple[Tensor, ...]:
+        return x > number, x < number, x >= number, x <= number, x == number, number != x
+
+    for ours, eager in zip(tw.compile(compared, x)(x), compared(x), strict=True):
+        assert torch.equal(ours, eager)
+    ours, eager = x.clone().requires_grad_(), x.clone().requires_grad_()
+
+    def bounded(x: Tensor) -> Tensor:
+        return x.clamp(min=number)
+
+    found = tw.compile(bounded, ours)(ours)
+    found.sum().backward()
+    expected = bounded(eager)
+    expected.sum().backward()
+    assert torch.equal(found.isnan(), expected.isnan())
+    assert torch.equal(found.nan_to_num(), expected.nan_to_num())
+    assert torch.equal(ours.grad, eager.grad)

@@ -30,8 +30,6 @@ _BINARY = (
     *("mul.Tensor", "mul.Scalar", "div.Tensor", "div.Scalar", "floor_divide.default"),
     *("floor_divide.Scalar", "remainder.Tensor", "remainder.Scalar", "fmod.Tensor", "fmod.Scalar"),
     *("maximum.default", "minimum.default", "atan2.default"),
-    *(f"{name}.{kind}" for name in ("eq", "ne", "lt", "le", "gt", "ge")
-      for kind in ("Tensor", "Scalar")),
     *("logical_and.default", "logical_or.default", "logical_xor.default"),
     *(f"bitwise_{name}.{kind}" for name in ("and", "or", "xor") for kind in ("Tensor", "Scalar")),
     *("hypot.default", "copysign.Tensor", "copysign.Scalar", "logaddexp.default", "fmax.default"),
@@ -45,6 +43,11 @@ _AVG_POOL = ("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad
 RULES: dict[str, Rule] = {
     **{f"aten.{name}.default": elementwise.unary(name) for name in _UNARY},
     **{f"aten.{name}": elementwise.binary(name.split(".")[0]) for name in _BINARY},
+    **{
+        f"aten.{name}.{kind}": elementwise.comparison(name)
+        for name in ("eq", "ne", "lt", "le", "gt", "ge")
+        for kind in ("Tensor", "Scalar")
+    },
     # Arithmetic.
     "aten.add.Tensor": elementwise.binary("add", "alpha"),
     "aten.add.Scalar": elementwise.binary("add", "alpha"),

@@ -8,8 +8,10 @@ This module does not know the overloads' names.
 
 from typing import Any
 
+import numpy as np
 import torch
 
+from tilewright.base.dtypes import BF16, F16
 from tilewright.capture.call import Call, Made, Operand, Rule, reads
 from tilewright.capture.template import dtype_of
 from tilewright.graph.ir import Value
@@ -39,6 +41,30 @@ def binary(operator: str, *attributes: str) -> Rule:
         return call.emit(operator, left, right, **{name: call[name] for name in attributes})
 
     return rule
+
+
+def comparison(operator: str) -> Rule:
+    """op(self, other): a number beside a half type is rounded to that first, as torch rounds it."""
+
+    @reads(operator)
+    def rule(call: Call) -> Made:
+        operands = _common(call, "self", "other")
+        value = next((one for one in operands if isinstance(one, Value)), None)
+        if value is None:
+            return None
+        return call.emit(operator, *(_beside(value, one) for one in operands))
+
+    return rule
+
+
+def _beside(value: Any, operand: Any) -> Any:
+    """Return what an operand is that is compared with a value: of a half type, a number is rounded
+    to that first."""
+    half = value.type.dtype if isinstance(value, Value) else None
+    if half not in (BF16, F16) or not isinstance(operand, int | float):
+        return operand
+    with np.errstate(over="ignore"):
+        return float(np.asarray(operand, half.numpy))
 
 
 def pair(operator: str, left: str, right: str) -> Rule:
@@ -117,8 +143,9 @@ def divide(call: Call) -> Made:
 @reads("clamp")
 def clamp(call: Call) -> Made:
     """clamp(self, min, max) with numbers."""
-    low, high = call.arguments.get("min"), call.arguments.get("max")
-    return call.emit("clamp", call["self"], min=low, max=high)
+    value, bounds = call["self"], (call.arguments.get(name) for name in ("min", "max"))
+    low, high = (_beside(value, bound) for bound in bounds)
+    return call.emit("clamp", value, min=low, max=high)
 
 
 @reads("clamp_tensor", "clamp_min", "clamp_max")
