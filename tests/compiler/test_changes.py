@@ -252,12 +252,51 @@ def test_a_transform_is_announced() -> None:
         torch.vmap(compiled)(torch.ones(2, 3))
 
 
-def test_a_call_of_one_tensor_twice_leaves_other_calls_as_they_were() -> None:
-    def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        return a * b + a
-
+@pytest.mark.parametrize(
+    "function",
+    [lambda a, b: a * b + a, lambda a, b: b * 2 + 0 * a.shape[0], lambda a, b: a - b.detach()],
+    ids=["both", "one", "detached"],
+)
+def test_a_call_of_one_tensor_twice_leaves_other_calls_as_they_were(
+    function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+) -> None:
     x, y = torch.randn(8, requires_grad=True), torch.randn(8)
-    compiled = tw.compile(product, y, x)
+    compiled = tw.compile(function, y, x)
     for _ in range(3):
         for given in ((x, y), (x, x), (y, y), (y, x), (x, y)):
-            torch.testing.assert_close(compiled(*given), product(*given))
+            torch.testing.assert_close(compiled(*given), function(*given))
+
+
+def test_a_change_beside_one_tensor_twice_leaves_other_calls_as_they_were() -> None:
+    class Scaled(torch.nn.Module):
+        scale = 2.0
+
+        def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+            return a * self.scale + 0 * b.shape[0]
+
+    model, x, y = Scaled(), torch.randn(8), torch.randn(8)
+    compiled = tw.compile(model, x, y)
+    for scale in (3.0, 4.0):
+        model.scale = scale
+        for given in ((x, x), (x, y), (y, x), (y, y)):
+            torch.testing.assert_close(compiled(*given), model(*given))
+    with pytest.raises(ShapeError):
+        compiled(x, torch.randn(9))
+
+
+def test_an_argument_of_which_only_the_shape_counts_is_checked_too() -> None:
+    def scaled(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return a * b.shape[0]
+
+    x, y = torch.randn(8), torch.randn(8)
+    compiled = tw.compile(scaled, x, y)
+    model = torch.nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    step = tw.train_step(model, lambda out, b: out.mean() * b.shape[0], optimizer, x, y)
+    for _ in range(8):
+        with pytest.raises(ShapeError):
+            compiled(x, torch.randn(9))
+        with pytest.raises(ShapeError):
+            step(x, torch.randn(9))
+        torch.testing.assert_close(compiled(x, y), scaled(x, y))
+        step(x, y)

@@ -189,6 +189,33 @@ def test_a_function_and_its_tensors_are_let_go_of() -> None:
     assert [ref() for ref in gone] == [None, None, None]
 
 
+@needs_c
+def test_what_no_longer_holds_is_let_go_of() -> None:
+    class Noting(nn.Module):
+        note: Any = None
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x.relu() * 2
+
+    class Thing:
+        pass
+
+    model, x, gone = Noting(), torch.randn(5, SIZE), []
+    compiled = fronted(model, x)
+    for _ in range(40):
+        model.note = Thing()
+        gone.append(weakref.ref(model.note))
+        with torch.no_grad():
+            for _ in range(4):
+                compiled(x)
+    model.note = None
+    with torch.no_grad():
+        for _ in range(4):
+            compiled(x)
+    gc.collect()
+    assert not any(ref() is not None for ref in gone)
+
+
 # ---- the type itself ----------------------------------------------------------------------------
 
 

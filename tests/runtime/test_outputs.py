@@ -5,10 +5,13 @@ import gc
 import random
 import weakref
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tilewright.base.dtypes import F32
 from tilewright.graph.ir import TensorType
@@ -126,6 +129,29 @@ def test_strides_and_modes_are_as_those_of_fresh_memory() -> None:
         assert (tensor.shape, tensor.stride()) == ((2, N), (1, 2))
         assert tensor.dtype is torch.bfloat16
         assert not tensor.requires_grad
+
+
+def test_modes_that_hear_of_operators_do_not_hear_of_outputs() -> None:
+    class Other(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            found = func(*args, **(kwargs or {}))
+            return found.double() if isinstance(found, torch.Tensor) else found
+
+    make = Reusing((N,), (1,), torch.float32)
+    for _ in range(3):
+        with Other():
+            assert make().dtype is torch.float32
+        with FakeTensorMode():
+            assert type(make()) is torch.Tensor
+        assert make().dtype is torch.float32
+    run, x = shift(), torch.randn(N)
+    expected = x.flip(0) + 1
+    for _ in range(4):
+        with Other():
+            (y,) = run.run([x])
+        assert torch.equal(y, expected)
 
 
 def _buffer(elements: int) -> Buffer:

@@ -49,11 +49,6 @@ class CallSpec:
     plain: bool
     distinct: bool
 
-    def is_simple(self, args: Sequence[Any]) -> bool:
-        """Say whether positional arguments, each a tensor of its own, are all of a call, so that
-        the runtime's own check of its inputs will do."""
-        return self.distinct and len(args) == len(self.leaves)
-
     def flatten(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
         """Return the leaves of a call, checked; raises a typed error where it does not fit."""
         if self.plain and not kwargs and len(args) == len(self.leaves):

@@ -50,6 +50,8 @@ class Captured:
     argument leaf, or, as -1 - k, of `state[k]`: the module's parameters and buffers, other tensors
     that the function reaches, and constants; they are the live tensors, never copies.  watch: what
     has to be as it was for the graph to serve a call.  picks: the inputs out of leaves and state.
+    is_read: whether arguments are tensors of their own, all of them inputs of the graph: whoever
+    checks those has checked the call.
     """
 
     graph: Graph
@@ -62,9 +64,12 @@ class Captured:
     result: ResultSpec
     watch: Watch
     picks: Picker = field(init=False, repr=False, compare=False)
+    is_read: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "picks", picker(self.sources))
+        every = set(self.sources).issuperset(range(len(self.call.leaves)))
+        object.__setattr__(self, "is_read", every and self.call.distinct)
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[torch.Tensor, ...]:
         """Return the graph's inputs for a call; raises a typed error where the call differs."""
@@ -165,16 +170,17 @@ def _capture(
 def _run_dynamo(
     fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], catch: _Catch
 ) -> Any:
-    seen = [catch]  # until the end: Dynamo keeps each back end for ever, and what it holds
+    catches = [catch]  # until the end: Dynamo keeps each back end for ever, and what it holds
 
     def catcher(module: fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
-        (here,) = seen
+        assert catches, "Dynamo compiles while it captures, and not later"
+        (here,) = catches
         try:
             _catch_graph(here, module, examples)
         except Exception as error:
             here.error = error
             raise
-        return lambda *_: seen[0].stand_ins
+        return lambda *_: catches[0].stand_ins
 
     entry = _fresh_entry(fn)
     compiled = torch._dynamo.optimize(
@@ -213,7 +219,7 @@ def _run_dynamo(
         for log, level in levels.items():
             log.setLevel(level)
         reset_code(entry.__code__)
-        seen.clear()
+        catches.clear()
 
 
 def _logging() -> set[Callable[..., Any]]:

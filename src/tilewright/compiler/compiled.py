@@ -114,7 +114,7 @@ class Compiled:
                 return answer
         watch = version.captured.watch
         simple = len(args) == version.arity and not kwargs
-        held = unchanged = simple and version.unchanged.holds()
+        held = unchanged = simple and version.holds()
         if not unchanged and (unchanged := watch.reaches(args, kwargs)) and simple:
             version.unchanged.learn(lambda: watch.facts(args))
         if unchanged and simple:
@@ -188,6 +188,14 @@ class _Version:
     unchanged: Unchanged = field(default_factory=Unchanged)
     front: Front = field(default_factory=Front)
 
+    def holds(self) -> bool:
+        """Say whether the function is what it was; else it may not be, and what was learned of it
+        is let go of."""
+        held = self.unchanged.holds()
+        if not held:
+            self.front.forget()
+        return held
+
     def learn_front(self, settled: Callable[..., object]) -> None:
         """Let the next calls be like this one, of which the function was what it had been."""
         assert self.arity is not None, "a simple call has so many arguments"
@@ -195,10 +203,13 @@ class _Version:
         self.front.learn(self.unchanged.holds, quick, captured.sources, captured.state, self.arity)
 
     def leaves(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any] | None:
-        """Return the leaves of a call; None unless arguments, and what results are views of, are
-        laid out as they were."""
+        """Return the leaves of a call; None unless it fits the one that this is of, and arguments,
+        and what results are views of, are laid out as they were."""
         call, simple = self.captured.call, len(args) == self.arity and not kwargs
-        leaves = args if simple else call.flatten(args, kwargs)
+        try:
+            leaves = args if simple else call.flatten(args, kwargs)
+        except TilewrightError:  # it may fit the example yet, as one tensor twice fits two
+            return None
         for place, strides in self.viewed:
             if (leaves[place] if isinstance(place, int) else place).stride() != strides:
                 return None
@@ -208,10 +219,7 @@ class _Version:
         """Say whether it is right for this call, which fits the example."""
         if not self.captured.watch.unchanged(args, kwargs):
             return False
-        try:
-            leaves = self.leaves(args, kwargs)
-        except TilewrightError:  # it fits the example, but not the call that this one is of
-            return False
+        leaves = self.leaves(args, kwargs)
         if leaves is None:
             return False
         inputs = self.captured.feed(leaves)
@@ -224,9 +232,10 @@ class Unasked(Exception):
 
 
 def _is_simple(captured: Captured, lying: Lying) -> bool:
-    """Say whether a call is tensors in their places and its result one fresh tensor: then the
-    runtime's own check of its inputs will do, and nothing has to be put together."""
-    if captured.mutations or not captured.call.distinct or not captured.result.spec.is_leaf():
+    """Say whether a call is tensors in their places, all of which the graph reads, and its result
+    one fresh tensor: then the runtime's own check of its inputs will do, and nothing has to be put
+    together."""
+    if captured.mutations or not captured.is_read or not captured.result.spec.is_leaf():
         return False
     match captured.results, captured.result.leaves:
         case (Computed(output=0, shape=shape, strides=strides),), (0,):

@@ -487,9 +487,9 @@ static PyType_Spec quick_spec = {"tilewright.runtime.calls.Quick", sizeof(Quick)
 
 /* ---- a front: a call of the function whose graph runs ------------------------------------------ */
 
-/* holds: says whether the function is what it was.  quick: the call of its graph, whose inputs are
-   `sources` many: `from[k]` is the number of an argument, or -1 - that of one of `state`.  arity: of how many
-   arguments a call is. */
+/* holds: says whether the function is what it was.  quick: the call of its graph, which gives a tuple of one
+   output at least, or None; its inputs are `sources` many: `from[k]` is the number of an argument, or -1 - that
+   of one of `state`.  arity: of how many arguments a call is. */
 typedef struct {
   PyObject_HEAD
   vectorcallfunc call;
@@ -503,11 +503,10 @@ static PyObject *front_call(PyObject *self, PyObject *const *arguments, size_t f
   const Front *front = (const Front *)self;
   if (PyVectorcall_NARGS(flags) != front->arity || named) Py_RETURN_NONE;
   PyObject *holds = PyObject_CallNoArgs(front->holds);
-  if (holds != Py_True) {
-    if (holds) Py_SETREF(holds, Py_NewRef(Py_None));
-    return holds;
-  }
+  if (!holds) return NULL;
+  const int held = holds == Py_True;
   Py_DECREF(holds);
+  if (!held) Py_RETURN_NONE;
   PyObject *inputs = PyTuple_New(front->sources);
   if (!inputs) return NULL;
   for (Py_ssize_t k = 0; k < front->sources; k++) {

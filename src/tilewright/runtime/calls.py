@@ -31,7 +31,8 @@ Quick = Callable[[Sequence[Any]], tuple[Any, ...] | None]
 
 
 class Types(NamedTuple):
-    """The types of `calls.c`: what one run at a time uses, a call, and that of a function."""
+    """The types of `calls.c`: what one run at a time uses, the call of a graph, and the call of
+    the function that it is of."""
 
     frame: Callable[..., object]
     quick: Callable[..., Quick]
@@ -85,7 +86,7 @@ class Front:
 
     def __init__(self) -> None:
         self.call: Callable[..., Any] = unfronted
-        self._known: tuple[object, ...] = ()
+        self._known: tuple[object, object] = None, None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Front, ()
@@ -106,11 +107,16 @@ class Front:
         """
         if quick is None or quick is unsettled or quick is unquickened:
             return
-        if len(self._known) == 2 and self._known[0] is holds and self._known[1] is quick:
+        known_holds, known_quick = self._known
+        if known_holds is holds and known_quick is quick:
             return
         self._known, made = (holds, quick), types()
         if made is not None:
             self.call = made.front(holds, quick, tuple(sources), tuple(state), arity)
+
+    def forget(self) -> None:
+        """Let go of what was learned: it no longer holds."""
+        self.call, self._known = unfronted, (None, None)
 
 
 @functools.cache

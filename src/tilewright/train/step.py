@@ -159,11 +159,13 @@ class TrainStep:
     def _settled(self, batch: tuple[Any, ...]) -> torch.Tensor | None:
         """Make a step like an earlier one: None, with nothing done, where that is not known."""
         active = self._active
-        if active.settled is None or not active.captured.call.is_simple(batch):
+        captured = active.captured
+        whole = captured.is_read and len(batch) == len(captured.call.leaves)
+        if active.settled is None or not whole:
             return None
         if not active.follows(self._rule, self.optimizer):
             return None
-        watch, unchanged = active.captured.watch, active.unchanged
+        watch, unchanged = captured.watch, active.unchanged
         if not unchanged.holds():
             if not watch.reaches(batch, {}):
                 return None
@@ -171,7 +173,7 @@ class TrainStep:
         if not active.holds(self.optimizer):
             return None
         self._set_numbers(active)
-        return self._count(active.settled(active.captured.feed(batch) + active.inputs))
+        return self._count(active.settled(captured.feed(batch) + active.inputs))
 
     def _run(self, batch: tuple[Any, ...]) -> torch.Tensor:
         """Make a step after all that may have changed was looked at."""
