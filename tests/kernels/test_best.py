@@ -16,6 +16,7 @@ from tilewright.kernels import emit
 from tilewright.kernels.loops import Sums, walk
 from tilewright.kernels.loops_check import verify
 from tilewright.kernels.loops_text import parse, show
+from tilewright.kernels.reduce import goes_up
 
 Tensor = torch.Tensor
 INFINITY, NAN = float("inf"), float("nan")
@@ -100,16 +101,18 @@ def test_where_some_have_no_term() -> None:
         ("i64[4]: y[i<4] argmax= x[i, j<60] at j", 1),
         ("i64[]: y[] argmax= x[i<4, j<600] at i * 600 + j", 64),
         ("i64[]: y[] argmax= x[i<4, j<600] at i * 599 + j", 1),  # two terms have one index
-        ("i64[]: y[] argmax= x[i<4, j<600] at i + j * 4", 1),  # the first is not the least
+        ("i64[]: y[] argmax= x[i<4, j<600] at i + j * 4", 1),  # four terms side by side are few
         ("i64[4]: y[i<4] argmax= x[i, j<600] at 599 - j", 1),
         ("i64[4]: y[i<4] argmax= x[i, j<600] at j // 2", 1),
         ("i64[4]: y[i<4] argmax= x[i, j<600] at i", 1),
+        ("i64[4]: y[i<4] argmax= z[i, j<600] at j", 64),  # of integers
     ],
 )
 def test_terms_are_side_by_side_where_their_indices_go_up(
     formula: str, lanes: int, tmp_path: Path
 ) -> None:
-    graph = body({"x": "f32[4, 600]"}, {"y": formula})
+    whole = "z[" in formula
+    graph = body({"z": "i32[4, 600]"} if whole else {"x": "f32[4, 600]"}, {"y": formula})
     nest = scheduled(graph)
     (sums,) = (item for item in walk(nest.items) if isinstance(item, Sums))
     assert sums.length == lanes
@@ -119,7 +122,8 @@ def test_terms_are_side_by_side_where_their_indices_go_up(
     library = compile_all([kernel], tmp_path)
     for seed in range(4):
         x = np.random.default_rng(seed).integers(-2, 2, (4, 600)).astype(np.float32)
-        x[seed % 4, 7 * seed :: 50] = np.nan if seed else 2
+        x[seed % 4, 7 * seed :: 50] = np.nan if seed and not whole else 2
+        x = x.astype(np.int32) if whole else x
         _, (found,) = run(library, kernel, graph, [x])
         np.testing.assert_array_equal(found, evaluate(graph, [x])[0])
 
@@ -143,3 +147,10 @@ def test_the_verifier_refuses_several_whose_first_is_not_known(
         text = text.replace("  v0[r0] from s0", "  merge t0 into s0\n  v0[r0] from s0")
     with pytest.raises(LoopError, match=f"best terms of {accumulators} is not known"):
         verify(parse(text))
+
+
+def test_rows_that_share_an_element_do_not_go_up() -> None:
+    graph = body({"x": "f32[4, 600]"}, {"y": "i64[2]: y[i // 2] argmax= x[i<4, j<600] at j"})
+    (formula,) = (node.formula for node in graph.nodes)
+    assert formula is not None
+    assert not goes_up(formula)

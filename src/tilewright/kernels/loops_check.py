@@ -222,7 +222,7 @@ def _verify_taken(nest: LoopNest, sums: Mapping[str, Sums]) -> None:
 
 def _verify_best(nest: LoopNest, sums: Mapping[str, Sums]) -> None:
     """Of equal terms of `argmax=` the first is kept: what is made of several accumulators keeps
-    the one with the least index."""
+    the one with the least index.  That each meets its terms in the formula's order is trusted."""
     for item in walk(nest.items):
         if not isinstance(item, Merge | Fold):
             continue

@@ -8,7 +8,7 @@ This module does not know loops.
 
 from tilewright.base import algebra
 from tilewright.base.dtypes import BOOL, DType
-from tilewright.base.expr import Sym, names
+from tilewright.base.expr import Const, Sym, names
 from tilewright.base.sizes import greatest_of
 from tilewright.graph.ir import Formula
 from tilewright.kernels.body import static_extents
@@ -74,6 +74,8 @@ def goes_up(formula: Formula) -> bool:
     assert formula.at is not None, f"{formula.op} says what index to keep"
     extents = static_extents(formula)
     _, terms = algebra.affine(algebra.simplify(formula.at, extents))
+    if not all(isinstance(entry, Sym | Const) for entry in formula.index):
+        return False  # several turns of one loop may go to one element
     kept = {name for entry in formula.index for name in names(entry)}
     columns = [name for name in extents if name not in kept]
     others = (atom for atom in terms if not (isinstance(atom, Sym) and atom.name in columns))

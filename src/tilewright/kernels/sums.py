@@ -226,9 +226,9 @@ def _halve_best(printer: Printer, held: Held, scope: Scope) -> None:
     half, op = held.length // 2, held.statement.formula.op
     while half:
         low, high = (f"{held.name}[{at}]" for at in ("l", f"l + {half}"))
-        same = f"{high} == {low}"
+        same = f"({high} == {low})"
         if held.dtype.kind == "float":
-            same = f"(({same}) | (({high} != {high}) & ({low} != {low})))"
+            same = f"({same} | (({high} != {high}) & ({low} != {low})))"
         earlier = f"{same} & ({held.at}[l + {half}] < {held.at}[l])"
         better = f"({wins(op, high, low, held.dtype)}) | ({earlier})"
         won = printer.fresh("won")
