@@ -137,3 +137,15 @@ def test_a_number_is_rounded_before_it_is_compared(dtype: torch.dtype, number: f
     assert torch.equal(found.isnan(), expected.isnan())
     assert torch.equal(found.nan_to_num(), expected.nan_to_num())
     assert torch.equal(ours.grad, eager.grad)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_size_that_varies_is_compared_as_it_is_in_each_call(dtype: torch.dtype) -> None:
+    def compared(x: Tensor) -> tuple[Tensor, ...]:
+        return x > x.shape[0], x == x.shape[0], x.clamp(max=x.shape[0])
+
+    compiled = torch.compile(compared, backend="tilewright", dynamic=True)
+    for size in (8, 20, 200, 17):
+        x = (torch.arange(size) * 1.5).to(dtype)
+        for ours, eager in zip(compiled(x), compared(x), strict=True):
+            assert torch.equal(ours, eager)

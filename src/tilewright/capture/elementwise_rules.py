@@ -59,9 +59,9 @@ def comparison(operator: str) -> Rule:
 
 def _beside(value: Any, operand: Any) -> Any:
     """Return what an operand is that is compared with a value: of a half type, a number is rounded
-    to that first."""
+    to that first; a size that varies is no number yet, and stays what it is."""
     half = value.type.dtype if isinstance(value, Value) else None
-    if half not in (BF16, F16) or not isinstance(operand, int | float):
+    if half not in (BF16, F16) or type(operand) not in (int, float):
         return operand
     with np.errstate(over="ignore"):
         return float(np.asarray(operand, half.numpy))
