@@ -300,3 +300,84 @@ def test_an_argument_of_which_only_the_shape_counts_is_checked_too() -> None:
             step(x, torch.randn(9))
         torch.testing.assert_close(compiled(x, y), scaled(x, y))
         step(x, y)
+
+
+def _asks_a_tensor(a: Tensor, b: Tensor) -> Tensor:
+    return a * 2 if a.requires_grad else a * 3 + 0 * b
+
+
+def _asks_an_intermediate(a: Tensor, b: Tensor) -> Tensor:
+    product = a * b
+    return product + 1 if product.is_leaf else product - 1
+
+
+def _asks_the_mode(a: Tensor, b: Tensor) -> Tensor:
+    return a + b if torch.is_grad_enabled() else a - b
+
+
+def _asks_in_a_sum(a: Tensor, b: Tensor) -> Tensor:
+    return a * sum(tensor.requires_grad for tensor in (a, b)) + b
+
+
+def _asks_whether_one(a: Tensor, b: Tensor) -> Tensor:
+    return a * 2 if a is b else a * b
+
+
+def _asks_whether_two(a: Tensor, b: Tensor) -> Tensor:
+    return a + 1 if a is not b and b is not None else b - 1
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        _asks_a_tensor,
+        _asks_an_intermediate,
+        _asks_the_mode,
+        _asks_in_a_sum,
+        _asks_whether_one,
+        _asks_whether_two,
+    ],
+)
+def test_what_asks_of_gradients_or_identity_is_answered_in_each_call(
+    function: Callable[[Tensor, Tensor], Tensor],
+) -> None:
+    x, y, z = torch.randn(8, requires_grad=True), torch.randn(8), torch.randn(8)
+    compiled = tw.compile(function, y, z)
+    for _ in range(3):
+        for given in ((y, z), (x, y), (y, x), (x, x), (y, y)):
+            torch.testing.assert_close(compiled(*given), function(*given))
+            with torch.no_grad():
+                torch.testing.assert_close(compiled(*given), function(*given))
+    assert len(compiled._versions) <= 10  # two modes, and a version for each that eager tells apart
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_whether_a_parameter_asks_for_gradients_is_followed(frozen: bool) -> None:
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = torch.nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            trained: Tensor = self.inner(x)
+            return trained + 1 if self.inner.weight.requires_grad else trained - 1
+
+    model, x = Net(), torch.randn(3, 4)
+    with torch.no_grad():
+        compiled = tw.compile(model, x, options=tw.Options(frozen=frozen))
+        for trained in (True, False, True):
+            model.inner.requires_grad_(trained)
+            for _ in range(3):
+                torch.testing.assert_close(compiled(x), model(x))
+
+
+def test_whether_an_argument_is_the_parameter_is_followed() -> None:
+    model, other = torch.nn.Linear(4, 4), torch.randn(4, 4)
+
+    def tied(x: Tensor, table: Tensor) -> Tensor:
+        return x @ table if table is model.weight else model(x) * table.sum()
+
+    x = torch.randn(3, 4)
+    compiled = tw.compile(tied, x, other)
+    for table in (other, model.weight, other, model.weight):
+        torch.testing.assert_close(compiled(x, table), tied(x, table))

@@ -25,6 +25,7 @@ from tilewright.base.places import Picker, picker
 from tilewright.capture.calls import CallSpec, ResultSpec, describe_call, describe_result
 from tilewright.capture.functionalize import functionalize, place_of, prepare_dynamo
 from tilewright.capture.importer import Imported, import_functional
+from tilewright.capture.questions import questions
 from tilewright.capture.record import Input, Mutation, Result, ViewOfInput
 from tilewright.capture.refusal import explain
 from tilewright.capture.restore import restore, write_back
@@ -117,7 +118,7 @@ class _Catch:
 
     names: id of a tensor -> what it is ("argument", "parameter", "buffer") and its name.
     empty: whether tensors may be without memory.  places: where Dynamo reads each example from, as
-    a Python expression ("" where it does not say).
+    a Python expression ("" where it does not say).  asked: see `questions`.
     """
 
     names: dict[int, tuple[str, str]]
@@ -127,6 +128,7 @@ class _Catch:
     places: tuple[str, ...] = ()
     stand_ins: tuple[Any, ...] = ()
     guards: Guards | None = None
+    asked: set[str] = field(default_factory=set)
     error: Exception | None = None
 
 
@@ -205,7 +207,8 @@ def _run_dynamo(
         ):
             # Dynamo deprecates things that it does itself.
             warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"torch\.")
-            result = compiled(*args, **kwargs)
+            with questions() as catch.asked:
+                result = compiled(*args, **kwargs)
             catch.guards = guards_of(entry.__code__)
             return result
     except Exception as reason:
@@ -333,5 +336,5 @@ def _assemble(
         imported.mutations,
         call,
         spec,
-        Watch.over(fn, catch.guards, reached, globals()),
+        Watch.over(fn, catch.guards, reached, globals(), frozenset(catch.asked), leaves),
     )

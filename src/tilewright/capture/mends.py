@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from tilewright.capture.alignments import trace_alignments
+from tilewright.capture.questions import note_questions
 
 RIGHT = "2.13"
 """The first version that is right by itself, but for what no version is."""
@@ -27,6 +28,7 @@ def mend_torch() -> None:
     _let_recurrent_modules_see_their_weights()
     _end_labels_where_their_rows_end()
     trace_alignments()
+    note_questions()
     if torch.__version__ >= RIGHT:
         return
     # Names of torch's own that a newer one need not have.

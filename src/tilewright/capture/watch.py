@@ -14,10 +14,12 @@ from operator import is_
 from typing import Any
 
 import torch
+import torch.utils._pytree as pytree
 from torch._dynamo.eval_frame import _debug_get_cache_entry_list
 
 from tilewright.base.facts import Facts
 from tilewright.capture.facts import facts_of
+from tilewright.capture.questions import answers
 
 # Compared here, in other ways: gradients being off needs no other graph than their being on, and
 # the number of threads is nothing that a graph knows of.
@@ -46,7 +48,7 @@ class Guards:
 def _lost(fn: Callable[..., Any]) -> "Watch":
     """Return what watches a copy of a function: nothing holds of it, so it is captured again."""
     never = Guards(_never, None, None)
-    return Watch(fn, never, (), {}, _nothing, (), [], None, _default_dtype(), True)
+    return Watch(fn, never, (), {}, _nothing, (), [], None, _default_dtype(), True, frozenset(), ())
 
 
 def _never(_: Scope) -> bool:
@@ -81,6 +83,7 @@ class Watch:
     globals, which are `names`; `read` finds them again.  asking: which of them
     asked for gradients.  autocast: its element type, None where it was off.  dtype: torch's default
     one.  grad: whether gradients were on: a graph captured with them also serves calls without.
+    asked: the questions of `questions.py` that the trace was asked.  answers: what it said.
     """
 
     fn: Callable[..., Any]
@@ -93,6 +96,8 @@ class Watch:
     autocast: torch.dtype | None
     dtype: torch.dtype
     grad: bool
+    asked: frozenset[str]
+    answers: tuple[object, ...]
 
     @staticmethod
     def over(
@@ -100,8 +105,10 @@ class Watch:
         guards: Guards | None,
         reached: Mapping[str, torch.Tensor],
         names: Scope,
+        asked: frozenset[str],
+        leaves: Sequence[Any],
     ) -> "Watch":
-        """Write down what there is now.
+        """Write down what there is now, of a function captured with arguments of these leaves.
 
         reached: tensors by Dynamo's name of the place they are read from, a Python expression over
         the locals `L` of the frame and its globals `G`, which are `names`.
@@ -117,6 +124,8 @@ class Watch:
             _autocast(),
             torch.get_default_dtype(),
             torch.is_grad_enabled(),
+            asked,
+            answers(asked, leaves, tuple(reached.values())),
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -137,6 +146,10 @@ class Watch:
             return False
         if _default_dtype() is not self.dtype or (not self.grad and _grad()):
             return False
+        if self.answers:
+            leaves = pytree.tree_leaves((tuple(args), dict(kwargs)))
+            if answers(self.asked, leaves, self.reached) != self.answers:
+                return False
         scope = {"fn": self.fn, "args": args, "kwargs": kwargs}
         if self.guards is not None and not self.guards.check(scope):
             return False
@@ -151,7 +164,7 @@ class Watch:
     def facts(self, args: Sequence[Any]) -> Facts | None:
         """Return what `reaches` would find again for such arguments, tensors in their places, while
         the facts hold; None where that is not known."""
-        if self.autocast is not None:
+        if self.autocast is not None or self.answers:
             return None
         scope = {"fn": self.fn, "args": args, "kwargs": {}}
         root = None if self.guards is None else self.guards.root
