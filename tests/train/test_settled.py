@@ -28,6 +28,7 @@ from tilewright.base.errors import (
     OptionError,
     ShapeError,
 )
+from tilewright.runtime.calls import types, unfronted
 from tilewright.train import TrainStep
 
 Change = Callable[[Net, torch.optim.Optimizer], Any]
@@ -38,6 +39,11 @@ def _is_settled(step: TrainStep) -> bool:
     lessons = step._active.lessons
     step(*batch())
     return step._active.lessons == lessons
+
+
+def _is_whole(step: TrainStep) -> bool:
+    """Say whether C makes the next step, where it makes any."""
+    return types() is None or step._active.front.call is not unfronted
 
 
 def _set(name: str, value: Any) -> Change:
@@ -120,27 +126,32 @@ MAKES: dict[str, tuple[Callable[..., torch.optim.Optimizer], dict[str, Change]]]
 }
 
 
+@pytest.mark.parametrize("steps", [3, 8], ids=["looked at", "whole"])
 @pytest.mark.parametrize(
     ("make", "change"),
     [(make, change) for make, (_, own) in MAKES.items() for change in (*CHANGES, *own)],
 )
-def test_what_changes_between_steps_is_followed_as_torch_does(make: str, change: str) -> None:
+def test_what_changes_between_steps_is_followed_as_torch_does(
+    make: str, change: str, steps: int
+) -> None:
     begin, own = MAKES[make]
     ours = Net()
     theirs = copy.deepcopy(ours)
     optimizer, reference = begin(ours), begin(theirs, foreach=False)
     step = train_step(ours, mean_square, optimizer, *batch())
-    for seed in range(3):
+    for seed in range(steps):
         step(*batch(seed))
         eager_step(theirs, reference, batch(seed))
     assert _is_settled(step)
+    assert _is_whole(step) or steps == 3
     eager_step(theirs, reference, batch())
     for net, each in ((ours, optimizer), (theirs, reference)):
         {**CHANGES, **own}[change](net, each)
-    for seed in range(4, 8):
+    for seed in range(4, 12):
         step(*batch(seed))
         eager_step(theirs, reference, batch(seed))
         assert_same(ours, theirs)
+    assert step.count == steps + 9
 
 
 @pytest.mark.parametrize("make", [sgd, adamw])
@@ -176,11 +187,13 @@ def test_a_rate_in_a_tensor_is_read_at_every_step() -> None:
         assert_same(ours, theirs)
 
 
-def _settled_step() -> TrainStep:
+def _settled_step(whole: bool = False) -> TrainStep:
     net = Net()
     step = train_step(net, mean_square, sgd(net), *batch())
-    step(*batch())
+    for _ in range(8 if whole else 1):
+        step(*batch())
     assert _is_settled(step)
+    assert _is_whole(step) or not whole
     return step
 
 
@@ -188,6 +201,7 @@ def _wide(tensors: Batch) -> tuple[Any, ...]:
     return tensors[0].double(), tensors[1]
 
 
+@pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize(
     ("others", "error"),
     [
@@ -201,10 +215,10 @@ def _wide(tensors: Batch) -> tuple[Any, ...]:
     ids=["too few", "too many", "shape", "dtype", "list", "number"],
 )
 def test_a_batch_that_does_not_fit_is_refused_as_at_the_first_step(
-    others: Callable[[Batch], tuple[Any, ...]], error: type[Exception]
+    others: Callable[[Batch], tuple[Any, ...]], error: type[Exception], whole: bool
 ) -> None:
     net = Net()
-    fresh, settled = train_step(net, mean_square, sgd(net), *batch()), _settled_step()
+    fresh, settled = train_step(net, mean_square, sgd(net), *batch()), _settled_step(whole)
     wrong = others(batch())
     with pytest.raises(error) as first:
         fresh(*wrong)
@@ -232,7 +246,7 @@ def test_groups_in_another_order_keep_their_rates() -> None:
     for _ in range(4):
         for each in (optimizer, reference):
             each.param_groups.reverse()
-        for _ in range(2):
+        for _ in range(6):
             step(*batch())
             eager_step(theirs, reference, batch())
         assert_same(ours, theirs)
@@ -259,9 +273,10 @@ def test_parameters_that_change_groups_are_moved_by_their_new_rate(
         each.param_groups[0]["lr"] = 0.01
     step = train_step(ours, mean_square, optimizer, *batch())
     for _ in range(3):
-        for _ in range(3):
+        for _ in range(8):
             step(*batch())
             eager_step(theirs, reference, batch())
+        assert _is_whole(step)
         assert_same(ours, theirs)
         for each in (optimizer, reference):
             exchange(each.param_groups)
@@ -289,7 +304,7 @@ def test_states_that_are_exchanged_are_seen() -> None:
     some = torch.ones(4, 3), torch.zeros(4, 3)
     step = train_step(net, nn.functional.mse_loss, optimizer, *some)
     for _ in range(3):
-        for _ in range(3):
+        for _ in range(8):
             step(*some)
             reference.zero_grad()
             nn.functional.mse_loss(twin(some[0]), some[1]).backward()
@@ -302,7 +317,7 @@ def test_states_that_are_exchanged_are_seen() -> None:
             each.state = defaultdict(dict, state)  # in the same order, under other names
 
 
-@pytest.mark.parametrize("steps", [0, 3], ids=["first", "settled"])
+@pytest.mark.parametrize("steps", [0, 3, 9], ids=["first", "settled", "whole"])
 def test_a_step_that_raises_counts_as_one_that_has_written(steps: int) -> None:
     """Else what is kept of its parameters, or saved for a gradient, would be taken as current."""
     net = nn.Sequential(nn.Embedding(4, 3), nn.Linear(3, 2))
@@ -326,18 +341,24 @@ def _hook_the_optimizer(step: TrainStep) -> Any:
     return step.optimizer.register_step_pre_hook(lambda *_: None)
 
 
+@pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize("hook", [_hook_a_gradient, _hook_the_optimizer])
 def test_hooks_that_come_later_are_refused_until_they_are_gone(
-    hook: Callable[[TrainStep], Any],
+    hook: Callable[[TrainStep], Any], whole: bool
 ) -> None:
-    step = _settled_step()
+    step = _settled_step(whole)
     handle = hook(step)
     before = copy.deepcopy(step.module.state_dict())
     with pytest.raises((CaptureError, OptimizerError), match="hooks"):
         step(*batch())
     assert all(torch.equal(before[name], now) for name, now in step.module.state_dict().items())
     handle.remove()
-    step(*batch())
+    for _ in range(8):
+        step(*batch())
+    handle = hook(step)
+    with pytest.raises((CaptureError, OptimizerError), match="hooks"):
+        step(*batch())
+    handle.remove()
 
 
 def test_groups_that_are_put_together_anew_are_read_again() -> None:
@@ -355,8 +376,9 @@ def test_groups_that_are_put_together_anew_are_read_again() -> None:
         assert_same(ours, theirs)
 
 
-def test_a_rate_that_is_impossible_is_refused() -> None:
-    step = _settled_step()
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_rate_that_is_impossible_is_refused(whole: bool) -> None:
+    step = _settled_step(whole)
     for rate in (-1.0, float("nan"), float("inf")):
         step.optimizer.param_groups[0]["lr"] = rate
         for _ in range(2):
@@ -372,8 +394,8 @@ def test_the_mode_that_a_step_is_called_in_changes_nothing(mode: Any) -> None:
     theirs = copy.deepcopy(ours)
     step = train_step(ours, mean_square, sgd(ours), *batch())
     reference = sgd(theirs)
-    for seed in range(6):
-        with mode() if seed % 2 else torch.enable_grad():
+    for seed in range(20):
+        with mode() if seed % 8 > 5 else torch.enable_grad():
             loss = step(*batch(seed))
         assert loss == pytest.approx(eager_step(theirs, reference, batch(seed)).item())
         assert not loss.requires_grad
@@ -385,16 +407,17 @@ def test_rows_of_a_batch_that_lie_otherwise_are_read_as_they_lie() -> None:
     theirs = copy.deepcopy(ours)
     step = train_step(ours, mean_square, sgd(ours), *batch())
     reference = sgd(theirs)
-    for seed in range(4):
+    for seed in range(16):
         inputs, targets = batch(seed)
-        turned = inputs.t().contiguous().t() if seed % 2 else inputs.clone().requires_grad_()
+        turned = inputs.t().contiguous().t() if seed % 8 > 6 else inputs.clone().requires_grad_()
         step(turned, targets)
         eager_step(theirs, reference, (inputs, targets))
     assert_same(ours, theirs)
 
 
-def test_autograd_is_told_of_a_settled_step() -> None:
-    step = _settled_step()
+@pytest.mark.parametrize("whole", [False, True])
+def test_autograd_is_told_of_a_settled_step(whole: bool) -> None:
+    step = _settled_step(whole)
     weight = step.module.second.weight
     result = (weight * weight).sum()
     assert _is_settled(step)

@@ -489,14 +489,24 @@ static PyType_Spec quick_spec = {"tilewright.runtime.calls.Quick", sizeof(Quick)
 
 /* holds: says whether the function is what it was.  quick: the call of its graph, which gives a tuple of one
    output at least, or None; its inputs are `sources` many: `from[k]` is the number of an argument, or -1 - that
-   of one of `state`.  arity: of how many arguments a call is. */
+   of one of `state`.  arity: of how many arguments a call is.  tallies: `counters` many, arrays of which each
+   number is one more after a call. */
 typedef struct {
   PyObject_HEAD
   vectorcallfunc call;
   PyObject *holds, *quick, *state;
-  Py_ssize_t arity, sources;
+  Py_ssize_t arity, sources, counters;
   long *from;
+  Py_buffer *tallies;
 } Front;
+
+static void count_call(const Py_buffer *tally) {
+  const Py_ssize_t count = tally->len / tally->itemsize;
+  if (*tally->format == 'f')
+    for (Py_ssize_t k = 0; k < count; k++) ((float *)tally->buf)[k]++;
+  else
+    for (Py_ssize_t k = 0; k < count; k++) ((long *)tally->buf)[k]++;
+}
 
 /* Return the one result for these arguments; None where a call is not as those before. */
 static PyObject *front_call(PyObject *self, PyObject *const *arguments, size_t flags, PyObject *named) {
@@ -517,17 +527,35 @@ static PyObject *front_call(PyObject *self, PyObject *const *arguments, size_t f
   PyObject *outputs = PyObject_CallOneArg(front->quick, inputs);
   Py_DECREF(inputs);
   if (!outputs || outputs == Py_None) return outputs;
+  for (Py_ssize_t k = 0; k < front->counters; k++) count_call(&front->tallies[k]);
   PyObject *result = Py_NewRef(PyTuple_GET_ITEM(outputs, 0));
   Py_DECREF(outputs);
   return result;
 }
 
+/* Take arrays of float or long that lie without gaps; they stay where they are as long as they are held. */
+static int take_tallies(Front *front, PyObject *tallies) {
+  front->tallies = NEW(Py_buffer, PyTuple_GET_SIZE(tallies));
+  if (!front->tallies) return PyErr_NoMemory(), -1;
+  for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(tallies); k++) {
+    Py_buffer *tally = &front->tallies[k];
+    const int flags = PyBUF_WRITABLE | PyBUF_FORMAT | PyBUF_C_CONTIGUOUS;
+    if (PyObject_GetBuffer(PyTuple_GET_ITEM(tallies, k), tally, flags)) return -1;
+    front->counters++;
+    if (strcmp(tally->format, "f") && strcmp(tally->format, "l")) {
+      PyErr_SetString(PyExc_TypeError, "calls are counted in arrays of float or long");
+      return -1;
+    }
+  }
+  return 0;
+}
+
 static PyObject *front_new(PyTypeObject *type, PyObject *arguments, PyObject *named) {
   (void)named;
-  PyObject *holds, *quick, *sources, *state;
+  PyObject *holds, *quick, *sources, *state, *tallies;
   Py_ssize_t arity;
-  if (!PyArg_ParseTuple(arguments, "OOO!O!n", &holds, &quick, &PyTuple_Type, &sources, &PyTuple_Type, &state,
-                        &arity))
+  if (!PyArg_ParseTuple(arguments, "OOO!O!nO!", &holds, &quick, &PyTuple_Type, &sources, &PyTuple_Type, &state,
+                        &arity, &PyTuple_Type, &tallies))
     return NULL;
   Front *front = (Front *)type->tp_alloc(type, 0);
   if (!front) return NULL;
@@ -545,7 +573,7 @@ static PyObject *front_new(PyTypeObject *type, PyObject *arguments, PyObject *na
     failed = (from >= 0 ? from : -1 - from) >= last;
     if (failed) PyErr_SetString(PyExc_IndexError, "a source is no argument's and none of the state's");
   }
-  if (failed) Py_CLEAR(front);
+  if (failed || take_tallies(front, tallies)) Py_CLEAR(front);
   return (PyObject *)front;
 }
 
@@ -569,6 +597,8 @@ static void front_free(PyObject *self) {
   PyTypeObject *type = Py_TYPE(self);
   PyObject_GC_UnTrack(self);
   front_clear(self);
+  while (front->counters > 0) PyBuffer_Release(&front->tallies[--front->counters]);
+  PyMem_Free(front->tallies);
   PyMem_Free(front->from);
   type->tp_free(self);
   Py_DECREF(type);

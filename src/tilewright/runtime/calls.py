@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tilewright.base.errors import ToolchainError
 from tilewright.runtime.segments import Call, NativeSegment, entry
@@ -98,12 +99,13 @@ class Front:
         sources: Sequence[int],
         state: Sequence[Any],
         arity: int,
+        tallies: tuple[NDArray[Any], ...] = (),
     ) -> None:
         """Let C make the next calls of so many arguments.
 
         holds: says whether the function is what it was.  quick: the call of its graph, where C
         makes that.  sources: of the graph's inputs, the numbers of arguments, or -1 - those of the
-        state.
+        state.  tallies: float32 or int64; each number is one more after a call that C made.
         """
         if quick is None or quick is unsettled or quick is unquickened:
             return
@@ -112,7 +114,7 @@ class Front:
             return
         self._known, made = (holds, quick), types()
         if made is not None:
-            self.call = made.front(holds, quick, tuple(sources), tuple(state), arity)
+            self.call = made.front(holds, quick, tuple(sources), tuple(state), arity, tallies)
 
     def forget(self) -> None:
         """Let go of what was learned: it no longer holds."""

@@ -27,7 +27,7 @@ typedef struct {
 typedef struct {
   PyObject_HEAD
   vectorcallfunc call;
-  PyObject *facts, *types, *attributes, *answers;
+  PyObject *facts, *types, *attributes, *answers, *lists;
   Held *dicts;
   Py_ssize_t count;
 } Unchanged;
@@ -59,6 +59,13 @@ static int is_as_held(Held *held) {
   return 1;
 }
 
+static int is_list_of(PyObject *list, PyObject *items) {
+  if (PyList_GET_SIZE(list) != PyTuple_GET_SIZE(items)) return 0;
+  for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(items); k++)
+    if (PyList_GET_ITEM(list, k) != PyTuple_GET_ITEM(items, k)) return 0;
+  return 1;
+}
+
 /* Compare what was found, which is let go of, with what was found before. */
 static int is_same(PyObject *found, PyObject *before) {
   Py_XDECREF(found);
@@ -80,6 +87,10 @@ static int are_facts(Unchanged *self) {
     PyObject *fact = PyTuple_GET_ITEM(self->attributes, k);
     PyObject *found = PyObject_GetAttr(PyTuple_GET_ITEM(fact, 0), PyTuple_GET_ITEM(fact, 1));
     if (!is_same(found, PyTuple_GET_ITEM(fact, 2))) return 0;
+  }
+  for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(self->lists); k++) {
+    PyObject *fact = PyTuple_GET_ITEM(self->lists, k);
+    if (!is_list_of(PyTuple_GET_ITEM(fact, 0), PyTuple_GET_ITEM(fact, 1))) return 0;
   }
   return 1;
 }
@@ -105,12 +116,12 @@ static int hold(Held *held, PyObject *fact) {
   return -1;
 }
 
-/* Take the four tuples of `Facts`, whose parts are of the types that it says. */
+/* Take the five tuples of `Facts`, whose parts are of the types that it says. */
 static PyObject *unchanged_new(PyTypeObject *type, PyObject *arguments, PyObject *named) {
   (void)named;
-  PyObject *dicts, *types, *attributes, *answers;
-  if (!PyArg_ParseTuple(arguments, "O!O!O!O!", &PyTuple_Type, &dicts, &PyTuple_Type, &types, &PyTuple_Type,
-                        &attributes, &PyTuple_Type, &answers))
+  PyObject *dicts, *types, *attributes, *answers, *lists;
+  if (!PyArg_ParseTuple(arguments, "O!O!O!O!O!", &PyTuple_Type, &dicts, &PyTuple_Type, &types, &PyTuple_Type,
+                        &attributes, &PyTuple_Type, &answers, &PyTuple_Type, &lists))
     return NULL;
   Unchanged *self = (Unchanged *)type->tp_alloc(type, 0);
   if (!self) return NULL;
@@ -119,6 +130,7 @@ static PyObject *unchanged_new(PyTypeObject *type, PyObject *arguments, PyObject
   self->types = types;
   self->attributes = attributes;
   self->answers = answers;
+  self->lists = lists;
   self->dicts = (Held *)PyMem_Calloc((size_t)PyTuple_GET_SIZE(dicts) + 1, sizeof(Held));
   if (!self->dicts) {
     Py_DECREF(self);

@@ -17,10 +17,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from tilewright.base.facts import Facts
 from tilewright.capture import Captured
 from tilewright.compiler import Built
+from tilewright.runtime.calls import Front
+from tilewright.runtime.settled import quick_of
 from tilewright.runtime.unchanged import Unchanged
 from tilewright.train import optimizers
+from tilewright.train.facts import facts_of
 from tilewright.train.joint import Rate, Training
 
 # What a setting is whose value cannot become another one while it is the same object.
@@ -89,7 +93,8 @@ class Active:
     memory.  begun: of parameters whose state begins with the next step, what it was.
     inputs: what follows the forward graph's inputs: seed, scale, rates, clocks, slots.
     settled: runs the step on tensors like earlier ones, and gives None for others.  unchanged:
-    whether module and loss are what they were.
+    whether module and loss are what they were; unmoved: whether the optimizer is too.  front: steps
+    as wholes, while it is.
     """
 
     captured: Captured
@@ -114,12 +119,45 @@ class Active:
     settled: Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor] | None] | None = None
     lessons: int = 0
     unchanged: Unchanged = field(default_factory=Unchanged)
+    unmoved: Unchanged = field(default_factory=Unchanged)
+    front: Front = field(default_factory=Front)
 
     def learn(self, inputs: Sequence[torch.Tensor]) -> None:
         """Let `settled` be what runs the step on tensors like these, if there is such."""
         if self.lessons < MOST_LESSONS:
             self.lessons += 1
             self.settled = self.built.settled(inputs) or self.settled
+
+    def learn_front(self, made: NDArray[np.int64], arity: int) -> None:
+        """Let C make the next steps as this one was made, of which nothing had changed.
+
+        made: how many steps were.  arity: of how many arguments a call is.
+        """
+        if self.settled is None:
+            return
+        own, state = self.captured.sources, (*self.captured.state, *self.inputs)
+        first = len(self.captured.state)
+        sources = (*own, *(-1 - first - at for at in range(len(self.inputs))))
+        tallies = (made,) if self.counts is None else (made, self.counted)
+        holds, quick = self.unmoved.holds, quick_of(self.settled)
+        self.front.learn(holds, quick, sources, state, arity, tallies)
+
+    def facts(
+        self, rule: optimizers.Rule, optimizer: torch.optim.Optimizer, batch: Sequence[Any]
+    ) -> Facts | None:
+        """Return what is looked at before a step, as facts; None where that is not known."""
+        found = self.captured.watch.facts(batch)
+        said, seen = self.said, self.seen
+        if found is None or said is None or seen is None or self.begins:
+            return None
+        groups = [(zip(s.names, s.values, strict=True), s.parameters) for s in said]
+        state = zip(seen.parameters, seen.entries, strict=True)
+        tensors = zip(seen.owners, seen.names, seen.tensors, strict=True)
+        own = facts_of(optimizer, groups, state, tensors, self.counts)
+        # Last: what another thread changes meanwhile is seen here, or is no fact any more.
+        if own is None or not self.follows(rule, optimizer) or not self.holds(optimizer):
+            return None
+        return found.and_also(own) if self.said is said and self.seen is seen else None
 
     def follows(self, rule: optimizers.Rule, optimizer: torch.optim.Optimizer) -> bool:
         """Say whether the optimizer's settings are those compiled in; if so, put those that may

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch.amp.grad_scaler import GradScaler
 
@@ -26,7 +27,7 @@ from tilewright.train.interrupts import uninterrupted
 from tilewright.train.joint import without_updates
 from tilewright.train.prepare import Compiler, LossFunction, Objective, prepare
 
-_SEED_MASK = 2**63 - 1
+_MOST = 2**63 - 1  # of an int64
 
 
 def train_step(
@@ -96,11 +97,16 @@ class TrainStep:
         self.compiler = compiler
         self.accumulate = accumulate
         self.scaler = scaler if scaler is not None and scaler.is_enabled() else None
-        self.count = 0
+        self._made = np.zeros(1, np.int64)
         self.seed: int | None = None
         self._rule = optimizers.rule_of(optimizer)
         self._objective = Objective(module, loss_fn)
         self._active = self._compile(batch)
+
+    @property
+    def count(self) -> int:
+        """The steps made."""
+        return int(self._made[0])
 
     @property
     def built(self) -> Built:
@@ -134,6 +140,10 @@ class TrainStep:
         an index or a divisor has moved nothing; Ctrl-C takes effect once a step is made.
         """
         try:
+            self._set_numbers(self._active)
+            loss: torch.Tensor | None = self._active.front.call(*batch)
+            if loss is not None:
+                return loss  # made and counted in C, where nothing interrupts it
             loss = uninterrupted(lambda: self._settled(batch))
             return self._run(batch) if loss is None else loss
         except BaseException:
@@ -163,17 +173,29 @@ class TrainStep:
         whole = captured.is_read and len(batch) == len(captured.call.leaves)
         if active.settled is None or not whole:
             return None
+        unmoved = active.unmoved.holds()
+        if not unmoved:
+            active.front.forget()
+            if not self._is_unmoved(batch):
+                return None
+            active.unmoved.learn(lambda: active.facts(self._rule, self.optimizer, batch))
+        self._set_numbers(active)
+        outputs = active.settled(captured.feed(batch) + active.inputs)
+        if unmoved and outputs is not None and self.scaler is None:
+            active.learn_front(self._made, len(batch))
+        return self._count(outputs)
+
+    def _is_unmoved(self, batch: tuple[Any, ...]) -> bool:
+        """Say whether module, loss and optimizer are what they were."""
+        active = self._active
         if not active.follows(self._rule, self.optimizer):
-            return None
-        watch, unchanged = captured.watch, active.unchanged
+            return False
+        watch, unchanged = active.captured.watch, active.unchanged
         if not unchanged.holds():
             if not watch.reaches(batch, {}):
-                return None
+                return False
             unchanged.learn(lambda: watch.facts(batch))
-        if not active.holds(self.optimizer):
-            return None
-        self._set_numbers(active)
-        return self._count(active.settled(captured.feed(batch) + active.inputs))
+        return active.holds(self.optimizer)
 
     def _run(self, batch: tuple[Any, ...]) -> torch.Tensor:
         """Make a step after all that may have changed was looked at."""
@@ -200,7 +222,7 @@ class TrainStep:
             active.withdraw(self.optimizer)
         if self.scaler is not None:
             update_scale(self.scaler, overflowed=not moved)
-        self.count += 1
+        self._made += 1
         # A schedule looks at this to see that the optimizer goes first.
         self.optimizer._opt_called = True  # type: ignore[attr-defined]
         return loss
@@ -235,7 +257,15 @@ class TrainStep:
                 found=", ".join(sorted(state)) or "nothing",
                 mend="load it into a step of the same model and options",
             )
-        self.count = int(state["count"])
+        count = int(state["count"])
+        if not 0 <= count <= _MOST:
+            raise CheckpointError(
+                "the state counts an impossible number of steps",
+                expected=f"0 to {_MOST}",
+                found=str(count),
+                mend="load what `state_dict` gave",
+            )
+        self._made[0] = count
         if "seed" in state:
             self.seed = int(state["seed"])
         if "generator" in state:
@@ -245,7 +275,7 @@ class TrainStep:
 
     def _next_seed(self) -> int:
         assert self.seed is not None, "a graph with masks has drawn a seed when it was compiled"
-        return (self.seed + self.count) & _SEED_MASK
+        return (self.seed + self.count) & _MOST
 
     def _compile_again(self, batch: Sequence[Any]) -> Active:
         active = self._active = self._compile(batch)
