@@ -2,7 +2,7 @@
    where there are no terms; what a sum is made of is told by the terms alone.  This stands after
    `contraction.c`, which calls it. */
 
-#if defined(SIDE) && defined(TURNED)
+#if defined(SIDE) && defined(SQUARES_TURN)
 #define BAND (2 * SIDE)         /* rows that are laid at a time, and meet all columns that are packed */
 #define BROAD 512               /* columns that are, at most */
 #define NEAR 256                /* words at a time: as many as the first cache holds of a band */
@@ -11,7 +11,6 @@
 static void lay_rows(long count, long terms, const O *a, const int *ai, const int *at, T *to) {
   const long words = (terms + 1) / 2, squares = (words + SIDE - 1) / SIDE;
   const int along = terms < 2 || even(at, terms, 1);
-  const Lanes low = LOW, high = HIGH;
   T turned[DEPTH * SIDE] __attribute__((aligned(VECTOR)));
   for (long i = 0; i < count; i += SIDE, to += squares * SQUARE) {
     const long have = least(count - i, SIDE);
@@ -28,10 +27,10 @@ static void lay_rows(long count, long terms, const O *a, const int *ai, const in
     __builtin_memset(turned + words * SIDE, 0, sizeof(T) * (squares * SIDE - words) * SIDE);
     pack_terms(terms, have, a, at, ai + i, turned, SIDE);
     for (long q = 0; q < squares; q++) {
-      V r[LANES], s[LANES];
+      V r[LANES];
       unrolled for (int k = 0; k < LANES; k++) r[k] = *(V *)(turned + q * SQUARE + k * SIDE);
-      SHUFFLE(s, r) SHUFFLE(r, s) SHUFFLE(s, r) SHUFFLE(r, s)
-      unrolled for (int k = 0; k < LANES; k++) *(V *)(to + q * SQUARE + k * SIDE) = TURNED[k];
+      turn(r);
+      unrolled for (int k = 0; k < LANES; k++) *(V *)(to + q * SQUARE + k * SIDE) = r[k];
     }
   }
 }

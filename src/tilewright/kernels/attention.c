@@ -198,38 +198,6 @@ static void copy_words(long rows, long columns, const O *x, long xi, long xj, T 
 #endif
 }
 
-/* Interleave the first halves of two vectors, and the second ones. */
-#if VECTOR / BYTES == 16
-#define LOW 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
-#define HIGH 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
-#elif VECTOR / BYTES == 8
-#define LOW 0, 8, 1, 9, 2, 10, 3, 11
-#define HIGH 4, 12, 5, 13, 6, 14, 7, 15
-#elif VECTOR / BYTES == 4
-#define LOW 0, 4, 1, 5
-#define HIGH 2, 6, 3, 7
-#else
-#define LOW 0, 2
-#define HIGH 1, 3
-#endif
-#if defined(__clang__)
-#define MIX(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
-#else
-#define MIX(a, b, ...) __builtin_shuffle(a, b, (I){__VA_ARGS__})
-#endif
-
-/* Rows are columns: of a square of LANES x LANES. */
-inlined void square(V *r) {
-  V s[LANES];
-  unrolled for (int n = 1; n < LANES; n *= 2) {
-    unrolled for (int i = 0; i < LANES / 2; i++) {
-      s[2 * i] = MIX(r[i], r[i + LANES / 2], LOW);
-      s[2 * i + 1] = MIX(r[i], r[i + LANES / 2], HIGH);
-    }
-    unrolled for (int i = 0; i < LANES; i++) r[i] = s[i];
-  }
-}
-
 /* y[j, i] = x[i, j] for up to PANEL rows, as a panel; zeros in lanes without a row. */
 static void turn_in(long rows, long columns, const T *x, long xi, T *restrict y) {
   for (long i = 0; i < PANEL; i += LANES) {
@@ -239,7 +207,7 @@ static void turn_in(long rows, long columns, const T *x, long xi, T *restrict y)
       V r[LANES];
       unrolled for (int n = 0; n < LANES; n++)
         r[n] = n < some ? load(x + (i + n) * xi + j) : (V){};
-      square(r);
+      turn(r);
       unrolled for (int n = 0; n < LANES; n++) *(V *)(y + (j + n) * PANEL + i) = r[n];
     }
     for (; j < columns; j++)
@@ -259,7 +227,7 @@ static void turn_out(long rows, long columns, const T *x, T factor, O *restrict 
       O rest[LANES];
       unrolled for (int n = 0; n < LANES; n++)
         r[n] = (n < high ? load(x + (i + n) * PANEL + j) : (V){}) * factor;
-      square(r);
+      turn(r);
       unrolled for (int n = 0; n < LANES; n++) if (n < some) {
         O *to = y + (j + n) * yj + i * yi;
         if (yi == 1 && high == LANES) store(to, r[n]);
@@ -299,7 +267,7 @@ static void lay_squares(long rows, long depth, const T *a, long ai, long at, T *
         else if (rest >= SIDE) r[k] = load(from + k * ai);
         else r[k] = (V)((I)load(from + k * ai) & inside);
       }
-      if (at != 1) square(r);
+      if (at != 1) turn(r);
       unrolled for (int k = 0; k < SIDE; k++) *(V *)(to + k * SIDE) = r[k];
     }
 }

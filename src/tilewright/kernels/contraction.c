@@ -351,20 +351,7 @@ inlined int alike(const int *direct) { return direct[0] == direct[1] && direct[1
 
 #if VECTOR >= 32 && SINGLE && !defined(__clang__)
 typedef int Lanes __attribute__((vector_size(VECTOR)));
-#if VECTOR == 64
-#define LOW {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23}
-#define HIGH {8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31}
-#define TURNED r                /* a square after as many shuffles as LANES is a power of two */
-#else
-#define LOW {0, 8, 1, 9, 2, 10, 3, 11}
-#define HIGH {4, 12, 5, 13, 6, 14, 7, 15}
-#define TURNED s
-#endif
-#define SHUFFLE(to, from)                                                   \
-  unrolled for (int i = 0; i < LANES / 2; i++) {                            \
-    to[2 * i] = __builtin_shuffle(from[i], from[i + LANES / 2], low);       \
-    to[2 * i + 1] = __builtin_shuffle(from[i], from[i + LANES / 2], high);  \
-  }
+#define SQUARES_TURN            /* which few rows, and what is packed, count on */
 /* Every other element of two vectors, the first or the second of each pair; OTHERS: where the second
    vector begins at the last of the first.  Halves of a vector are mended after. */
 #if VECTOR == 64
@@ -454,17 +441,19 @@ void pack(long depth, long n, const O *x, const int *xt, const int *xj, T *restr
   }
   /* Columns by the vector, so that a line of x is read to its end while the first cache has it: the
      lines of columns that are a page apart share eight places. */
+#ifdef SQUARES_TURN
+  const int along = even(xt, depth, PAIR);
+#endif
   for (long j = 0; j < n; j += LANES) {
-#ifdef TURNED
+#ifdef SQUARES_TURN
     if (n - j >= LANES && pack_others(depth, x, xt, xj + j, p + j, step)) continue;
 #endif
     for (long t = 0; t < depth;) {
       const long have = least(n - j, LANES);
-#ifdef TURNED
-      const Lanes low = LOW, high = HIGH;
-      Picked of;
-      if (t + LANES <= depth && picks(xt + t, &of)) {   /* a square, turned in registers */
-        V r[LANES], s[LANES];
+#ifdef SQUARES_TURN
+      Picked of = {1, xt[t], xt[t], {}};
+      if (t + LANES <= depth && (along || picks(xt + t, &of))) {   /* a square, in registers */
+        V r[LANES];
 #define LINES(step, runs)                            \
   unrolled for (int i = 0; i < LANES; i++)           \
     r[i] = i < have ? picked(step, runs, x + xj[j + i], &of) : (V){};
@@ -473,9 +462,8 @@ void pack(long depth, long n, const O *x, const int *xt, const int *xj, T *restr
         else if (of.step == 1) { LINES(1, 2) }
         else if (runs == 1) { LINES(2, 1) }
         else { LINES(2, 2) }
-        SHUFFLE(s, r) SHUFFLE(r, s) SHUFFLE(s, r)
-        if (LANES == 16) SHUFFLE(r, s)
-        unrolled for (int i = 0; i < LANES; i++) *(V *)(p + (t + i) * step + j) = TURNED[i];
+        turn(r);
+        unrolled for (int i = 0; i < LANES; i++) *(V *)(p + (t + i) * step + j) = r[i];
         t += LANES;
         continue;
       }

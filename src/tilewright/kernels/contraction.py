@@ -42,7 +42,7 @@ RECIPE = 8  # grows when what was measured of it no longer holds
 PART_FLOPS = 250_000  # below, a part is not worth a thread's attention
 PART_BYTES = 65536  # likewise, of what is laid as tiles read it
 _TEXT = Path(__file__).with_suffix(".c")
-_BEFORE = tuple(map(_TEXT.with_name, ("vectors.c", "pairs.c", "amx.c")))
+_BEFORE = tuple(map(_TEXT.with_name, ("vectors.c", "turn.c", "pairs.c", "amx.c")))
 _PANELS = _TEXT.with_name("panels.c")
 _AFTER = tuple(map(_TEXT.with_name, ("few_rows.c", "amx_blocks.c")))
 

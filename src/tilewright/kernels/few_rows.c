@@ -2,19 +2,24 @@
    vectors, so that b is read once, as it lies, and only the rows are packed.  What a lane sums is told
    by the terms alone.  This stands after `contraction.c`, which calls it. */
 
-#ifdef TURNED
-/* The sums of the elements of LANES vectors: lane l has that of v[l].  Each turn adds the halves of
-   two vectors, and lays them side by side in one. */
+#ifdef SQUARES_TURN
+/* The sums of the elements of LANES vectors: lane l has that of v[l].  Each round adds the halves of
+   two vectors, of their halves and so on, and lays the sums side by side in one. */
 inlined V sums_of(V *v) {
-  const Lanes low = LOW, high = HIGH;
+#if VECTOR == 64
 #define HALVED(many)                                                                              \
   unrolled for (int i = 0; i < many; i++)                                                         \
-    v[i] = __builtin_shuffle(v[i], v[i + many], low) + __builtin_shuffle(v[i], v[i + many], high);
-#if VECTOR == 64
-  HALVED(8)
-#endif
-  HALVED(4) HALVED(2) HALVED(1)
+    v[i] = MIX(v[i], v[i + many], LOW) + MIX(v[i], v[i + many], HIGH);
+  HALVED(8) HALVED(4) HALVED(2) HALVED(1)
   return v[0];
+#else
+  unrolled for (int i = 0; i < 4; i++)
+    v[i] = MIX(v[i], v[i + 4], 0, 1, 2, 3, 8, 9, 10, 11) + MIX(v[i], v[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
+  unrolled for (int i = 0; i < 2; i++)
+    v[i] = MIX(v[i], v[i + 2], 0, 1, 8, 9, 4, 5, 12, 13) + MIX(v[i], v[i + 2], 2, 3, 10, 11, 6, 7, 14, 15);
+  const V sums = MIX(v[0], v[1], 0, 2, 8, 10, 4, 6, 12, 14) + MIX(v[0], v[1], 1, 3, 9, 11, 5, 7, 13, 15);
+  return MIX(sums, sums, 0, 2, 1, 3, 4, 6, 5, 7);
+#endif
 }
 
 #define FEW_ALONG 16            /* rows at most that sum terms in lanes, */
@@ -138,7 +143,7 @@ static __attribute__((noinline)) void sum_along(const long *down, const long *ac
 static int few_rows(const long *down, const long *across, const long *along, long top, long bottom,
                     long left, long right, const O *a, const O *b, T *c, T scale, Then *then,
                     const void *with) {
-#ifdef TURNED
+#ifdef SQUARES_TURN
   const long rows = bottom - top;
   const int lie_along = along[0] == 1 && along[2] == 1 && along[3] == 1;
   if (lie_along && rows <= FEW_ALONG && along[1] >= least(rows, MOST_DOTS) * TERMS) {
