@@ -44,17 +44,18 @@ def peak_activations(
         for stage in range(timetable.stages)
         for kind, change in _changes(held[stage], kept[stage]).items()
     }
-    peaks = []
+    peaks, many = [], len(slices)
     for actions in timetable.ranks:
         now = most = 0.0
         for action in actions:
             gained = freed = 0.0
             for part in action:
                 more, less = changes[part.kind, part.stage]
-                share = slices[part.micro_batch % len(slices)]
+                share = slices[part.micro_batch % many]
                 gained += more * share
                 freed += less * share
-            most = max(most, now + gained)
+            if now + gained > most:
+                most = now + gained
             now += gained - freed
         peaks.append(most)
     return tuple(peaks)

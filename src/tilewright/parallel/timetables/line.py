@@ -14,6 +14,7 @@ import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count, repeat
 
 from tilewright.base.errors import OptionError
 from tilewright.parallel.timetables.times import Times
@@ -140,12 +141,11 @@ def timetable_of(name: str, micro_batches: int, orders: Sequence[str]) -> Timeta
     """Return the timetable whose ranks run these kinds, each in the order of micro-batches."""
     rows = []
     for rank, order in enumerate(orders):
-        count = dict.fromkeys((FORWARD, INPUT, WEIGHT), 0)
-        row = []
-        for kind in order:
-            row.append((Pass(kind, rank, count[kind]),))
-            count[kind] += 1
-        rows.append(tuple(row))
+        following = {
+            kind: zip(map(Pass, repeat(kind), repeat(rank), count()), strict=True)
+            for kind in (FORWARD, INPUT, WEIGHT)
+        }
+        rows.append(tuple(map(next, map(following.__getitem__, order))))
     return Timetable(name, len(orders), micro_batches, tuple(rows))
 
 
@@ -182,10 +182,12 @@ class _Clock:
 
     def run(self) -> None:
         """Let whoever is free earliest decide, until all have done all."""
-        while self.agenda:
-            now, rank = heapq.heappop(self.agenda)
-            if now == self.looks[rank] and self.weights[rank] < self.count:
-                self._decide(now, rank)
+        agenda, looks, weights, count = self.agenda, self.looks, self.weights, self.count
+        decide, earliest = self._decide, heapq.heappop
+        while agenda:
+            now, rank = earliest(agenda)
+            if now == looks[rank] and weights[rank] < count:
+                decide(now, rank)
 
     def _decide(self, now: float, rank: int) -> None:
         """Run a rank's next pass, or look again when one can run."""
@@ -205,7 +207,7 @@ class _Clock:
             self._run_forward(now, rank)
             return
         # A forward that could run but waits for the backward is not what to look out for.
-        soon = gradient if given <= now else min(gradient, given)
+        soon = gradient if given <= now or gradient < given else given
         takes = self.weight_grad[rank]
         if self.weights[rank] < backwards and now + takes <= soon + self.fill[rank]:
             self._run_weight(now, rank)
