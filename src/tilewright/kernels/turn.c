@@ -1,10 +1,10 @@
 /* Squares of LANES x LANES numbers.  `vectors.c` stands before this text. */
 
 #if SINGLE
-#define ACROSS (VECTOR / 4)     /* numbers in a vector, for the preprocessor */
+#define NUMBERS (VECTOR / 4)    /* LANES, for the preprocessor */
 typedef int Index __attribute__((vector_size(VECTOR)));
 #else
-#define ACROSS (VECTOR / 8)
+#define NUMBERS (VECTOR / 8)
 typedef long Index __attribute__((vector_size(VECTOR)));
 #endif
 
@@ -16,20 +16,20 @@ typedef long Index __attribute__((vector_size(VECTOR)));
 #endif
 
 /* Interleave the first halves of two vectors, and the second ones. */
-#if ACROSS == 16
+#if NUMBERS == 16
 #define LOW 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
 #define HIGH 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
-#elif ACROSS == 4
+#elif NUMBERS == 4
 #define LOW 0, 4, 1, 5
 #define HIGH 2, 6, 3, 7
-#elif ACROSS == 2
+#elif NUMBERS == 2
 #define LOW 0, 2
 #define HIGH 1, 3
 #endif
 
 /* Rows become columns. */
 inlined void turn(V *r) {
-#if ACROSS == 8                 /* of 32 bytes, instructions that cross no half but the first are one each */
+#if NUMBERS == 8                /* with AVX2 two instructions cross halves, but of whole ones one */
   unrolled for (int i = 0; i < 4; i++) {
     const V a = r[i], b = r[i + 4];
     r[i] = MIX(a, b, 0, 1, 2, 3, 8, 9, 10, 11);
