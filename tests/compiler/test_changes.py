@@ -343,12 +343,14 @@ def test_what_asks_of_gradients_or_identity_is_answered_in_each_call(
 ) -> None:
     x, y, z = torch.randn(8, requires_grad=True), torch.randn(8), torch.randn(8)
     compiled = tw.compile(function, y, z)
-    for _ in range(3):
-        for given in ((y, z), (x, y), (y, x), (x, x), (y, y)):
-            torch.testing.assert_close(compiled(*given), function(*given))
-            with torch.no_grad():
-                torch.testing.assert_close(compiled(*given), function(*given))
-    assert len(compiled._versions) <= 10  # two modes, and a version for each that eager tells apart
+    made = x * 1  # which asks for gradients, and is no leaf
+    for _ in range(2):
+        for given in ((y, z), (x, y), (made, y), (y, x), (x, x), (y, y)):
+            for grad in (True, False):
+                for _ in range(5):  # after some of which C makes calls as wholes
+                    with torch.set_grad_enabled(grad):
+                        torch.testing.assert_close(compiled(*given), function(*given))
+    assert len(compiled._versions) <= 12  # two modes, and a version for each that eager tells apart
 
 
 @pytest.mark.parametrize("frozen", [False, True])
@@ -381,3 +383,73 @@ def test_whether_an_argument_is_the_parameter_is_followed() -> None:
     compiled = tw.compile(tied, x, other)
     for table in (other, model.weight, other, model.weight):
         torch.testing.assert_close(compiled(x, table), tied(x, table))
+
+
+_GLOBAL = torch.randn(8)
+
+
+def _asks_whether_global(a: Tensor) -> Tensor:
+    return a * 2 if a is _GLOBAL else a * 3
+
+
+def _asks_a_global(a: Tensor) -> Tensor:
+    return a + 1 if _GLOBAL.requires_grad else a - 1
+
+
+def _reads_a_global(a: Tensor) -> Tensor:
+    return a * _GLOBAL + 1
+
+
+def _looks_through_a_list(a: Tensor) -> Tensor:
+    return a * 2 if any(a is other for other in [_GLOBAL, _GLOBAL]) else a * 5
+
+
+@pytest.mark.parametrize(
+    "function", [_asks_whether_global, _asks_a_global, _reads_a_global, _looks_through_a_list]
+)
+@pytest.mark.parametrize("first", [False, True], ids=["another", "the global"])
+def test_what_is_asked_of_tensors_that_no_graph_reads_is_answered_in_each_call(
+    function: Callable[[Tensor], Tensor], first: bool
+) -> None:
+    x = torch.randn(8)
+    with torch.no_grad():
+        compiled = tw.compile(function, _GLOBAL if first else x)
+        for asks in (False, True, False):
+            _GLOBAL.requires_grad_(asks)
+            for given in (x, _GLOBAL, x + 1, _GLOBAL):
+                for _ in range(4):
+                    torch.testing.assert_close(compiled(given), function(given))
+    assert len(compiled._versions) <= 4
+
+
+def test_whether_weights_are_tied_is_followed() -> None:
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.outer = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            made: Tensor = self.inner(x)
+            return made * 2 if self.inner.weight is self.outer.weight else made
+
+    model, x = Net(), torch.randn(3, 4)
+    compiled = tw.compile(model, x)
+    own = model.outer.weight
+    for _ in range(2):
+        for weight in (own, model.inner.weight):
+            model.outer.weight = weight
+            for _ in range(3):
+                torch.testing.assert_close(compiled(x), model(x))
+
+
+@pytest.mark.parametrize("grad", [True, False])
+def test_a_derivative_of_what_asks_for_the_mode_is_compiled_once(grad: bool) -> None:
+    def loss(x: Tensor) -> Tensor:
+        return (x * x).sum() if x.requires_grad and torch.is_grad_enabled() else x.sum()
+
+    x = torch.randn(4)
+    gradient = tw.grad(loss)
+    with torch.set_grad_enabled(grad):
+        for _ in range(4):
+            torch.testing.assert_close(gradient(x), 2 * x)
+    assert [len(versions) for versions in gradient._made.values()] == [1]

@@ -86,14 +86,12 @@ def test_guards_that_drop_exceptions_lose_no_interrupt(
     step = train_step(net, nn.CrossEntropyLoss(), torch.optim.SGD(net.parameters()), x, y)
     for _ in range(3):
         step(x, y)
-    step._active.unchanged, step._active.unmoved = (
-        Unchanged(),
-        Unchanged(),
-    )  # so that Python is asked
+    step._active.unchanged = Unchanged()  # so that Python is asked
+    step._active.unmoved = Unchanged()
     step._active.front.forget()
     asked: list[bool] = []
 
-    def guard(*_: object) -> bool:
+    def guard(*_: object, **__: object) -> bool:
         asked.append(True)
         try:
             signal.raise_signal(signal.SIGINT)

@@ -32,13 +32,17 @@ def batch_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
 def with_batch(
     args: tuple[Any, ...], kwargs: dict[str, Any], batch: int
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments with a longer batch, its last row repeated."""
+    """Return the arguments with a longer batch, its last row repeated; one that is passed twice is
+    one tensor again."""
+    known: dict[int, torch.Tensor] = {}
 
     def longer(leaf: Any) -> Any:
         if not _has_rows(leaf) or len(leaf) == batch:
             return leaf
-        rest = leaf[-1:].expand(batch - len(leaf), *leaf.shape[1:])
-        return torch.cat([leaf, rest])
+        if id(leaf) not in known:
+            rest = leaf[-1:].expand(batch - len(leaf), *leaf.shape[1:])
+            known[id(leaf)] = torch.cat([leaf, rest])
+        return known[id(leaf)]
 
     made: tuple[tuple[Any, ...], dict[str, Any]] = pytree.tree_map(longer, (args, kwargs))
     return made

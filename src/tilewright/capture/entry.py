@@ -25,7 +25,7 @@ from tilewright.base.places import Picker, picker
 from tilewright.capture.calls import CallSpec, ResultSpec, describe_call, describe_result
 from tilewright.capture.functionalize import functionalize, place_of, prepare_dynamo
 from tilewright.capture.importer import Imported, import_functional
-from tilewright.capture.questions import questions
+from tilewright.capture.questions import Noted, asked_in, questions
 from tilewright.capture.record import Input, Mutation, Result, ViewOfInput
 from tilewright.capture.refusal import explain
 from tilewright.capture.restore import restore, write_back
@@ -118,17 +118,19 @@ class _Catch:
 
     names: id of a tensor -> what it is ("argument", "parameter", "buffer") and its name.
     empty: whether tensors may be without memory.  places: where Dynamo reads each example from, as
-    a Python expression ("" where it does not say).  asked: see `questions`.
+    a Python expression ("" where it does not say).  noted: see `questions`.
+    scope: the locals of what Dynamo compiles.
     """
 
     names: dict[int, tuple[str, str]]
     empty: bool
+    scope: dict[str, Any]
     imported: Imported | None = None
     examples: tuple[Any, ...] = ()
     places: tuple[str, ...] = ()
     stand_ins: tuple[Any, ...] = ()
     guards: Guards | None = None
-    asked: set[str] = field(default_factory=set)
+    noted: Noted = field(default_factory=list)
     error: Exception | None = None
 
 
@@ -161,12 +163,13 @@ def _capture(
     fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, empty: bool
 ) -> Captured:
     call, leaves = describe_call(fn, args, kwargs)
-    catch = _Catch(_names(fn, call, leaves), empty)
+    scope = {"fn": fn, "args": args, "kwargs": kwargs}
+    catch = _Catch(_names(fn, call, leaves), empty, scope)
     result = _run_dynamo(fn, args, kwargs, catch)
     if catch.imported is None:
         catch.imported = _empty_graph()
     spec = describe_result(result, catch.stand_ins, leaves)
-    return _assemble(fn, catch, call, leaves, spec)
+    return _assemble(catch, call, leaves, spec)
 
 
 def _run_dynamo(
@@ -207,7 +210,7 @@ def _run_dynamo(
         ):
             # Dynamo deprecates things that it does itself.
             warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"torch\.")
-            with questions() as catch.asked:
+            with questions() as catch.noted:
                 result = compiled(*args, **kwargs)
             catch.guards = guards_of(entry.__code__)
             return result
@@ -302,9 +305,7 @@ def _owned(fn: Callable[..., Any]) -> dict[str, torch.Tensor]:
 # ---------------------------------------------------------------------------- the record
 
 
-def _assemble(
-    fn: Callable[..., Any], catch: _Catch, call: CallSpec, leaves: Sequence[Any], spec: ResultSpec
-) -> Captured:
+def _assemble(catch: _Catch, call: CallSpec, leaves: Sequence[Any], spec: ResultSpec) -> Captured:
     imported = catch.imported
     assert imported is not None, "capture has put a graph there"
     places = {
@@ -336,5 +337,5 @@ def _assemble(
         imported.mutations,
         call,
         spec,
-        Watch.over(fn, catch.guards, reached, globals(), frozenset(catch.asked), leaves),
+        Watch.over(catch.scope, catch.guards, reached, globals(), asked_in(catch.noted)),
     )

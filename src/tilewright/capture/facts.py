@@ -17,6 +17,7 @@ import torch
 from torch.utils import _device
 
 from tilewright.base.facts import Facts
+from tilewright.capture.questions import ARGUMENTS
 
 # What follows from which object is found; from its type; from all that a dict holds; and from an
 # object that cannot change, if it is such.
@@ -27,7 +28,6 @@ _CONSTANT = (bool, int, float, str, bytes, type(None), torch.dtype, torch.device
 # What the arguments of a call are, whoever asks knows; torch's modes are asked for by name below.
 _OF_CALLS = frozenset({"TYPE_MATCH", "LENGTH_CHECK", "DICT_LENGTH"})
 _OF_MODES = frozenset({"TORCH_FUNCTION_MODE_STACK", "DEFAULT_DEVICE"})
-_ARGUMENTS = ("L['args']", "L['kwargs']")
 _MANAGERS = frozenset({"RootGuardManager", "GuardManager", "DictGuardManager"})
 _MADE_IN_PYTHON = 1 << 9  # of a class; others keep no dict where C looks for it
 _MODES: Callable[[], int] = torch._C._len_torch_function_stack
@@ -106,8 +106,8 @@ class _Found:
         for below in _below(manager):
             source = below.get_source()
             kinds = {_kind(guard) for guard in below.get_leaf_guards()}
-            if source.startswith(_ARGUMENTS):
-                if not kinds <= (_OF_CALLS if source in _ARGUMENTS else frozenset()):
+            if source.startswith(ARGUMENTS):
+                if not kinds <= (_OF_CALLS if source in ARGUMENTS else frozenset()):
                     raise _Unknown
             else:
                 value = self.at(ast.parse(source, mode="eval").body)

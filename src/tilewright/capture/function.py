@@ -76,7 +76,7 @@ def capture_function(fn: Callable[..., Any], arguments: Arguments) -> Function:
     places = {id(example): at for at, example in enumerate(examples)}
     leaves = pytree.tree_leaves((args, kwargs))
     sources = tuple(places[id(leaves[at])] if at >= 0 else at for at in captured.sources)
-    unchanged = functools.partial(captured.watch.unchanged, args, kwargs)
+    unchanged = functools.partial(captured.watch.unchanged, args, kwargs, grad=True)
     result = _result(fn, captured)
     return Function(captured.graph, sources, captured.state, numbered, result, unchanged)
 

@@ -33,6 +33,7 @@ from tilewright.capture.fast_paths import fast_paths
 from tilewright.capture.inline import prepare, specialize
 from tilewright.capture.keep import DropoutMode, overrides
 from tilewright.capture.origin import dotted, origin_of_meta, origin_of_text
+from tilewright.capture.questions import place_at
 from tilewright.capture.record import Input, Result
 from tilewright.capture.refusal import blame
 from tilewright.capture.results import describe_results
@@ -392,10 +393,7 @@ def _told_by_dynamo(node: fx.Node, tensor: torch.Tensor) -> tuple[str, str]:
 
 def place_of(node: fx.Node) -> str:
     """Return where Dynamo reads an input from, as a Python expression; "" where it says nothing."""
-    source = getattr(node.meta.get("grapharg"), "source", None)
-    if source is None:
-        return ""
-    return str(source.name() if callable(source.name) else source.name)
+    return place_at(getattr(node.meta.get("grapharg"), "source", None))
 
 
 def _refuse_foreign(record: Input, tensor: torch.Tensor, *, empty: bool) -> None:

@@ -10,41 +10,74 @@ This module does not know what follows from a question.
 import functools
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from dis import opmap
 from typing import Any
 
 import torch
 
-GRADIENTS, IDENTITY = "gradients", "identity"
-"""The questions: of the mode or of a tensor that asks for gradients; and whether two are one."""
+GRADIENTS, LEAVES, IDENTITY, DOUBLE = "gradients", "leaves", "identity", "double"
+"""The questions: are gradients on, or does a tensor ask for them; was it made of one that does; and
+are two one, as the function asks, or as Dynamo found and guards by nothing: an argument that is
+a global too."""
 
-_OF_GRADIENTS = ("requires_grad", "grad_fn", "is_leaf")
+_OF = {"requires_grad": GRADIENTS, "grad_fn": LEAVES, "is_leaf": LEAVES}
+ARGUMENTS = ("L['args']", "L['kwargs']")
+"""How places of arguments begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class Questions:
+    """What a trace was asked, and of which tensors: the places that Dynamo reads those from, as
+    Python expressions; others are made of them."""
+
+    asked: frozenset[str] = frozenset()
+    places: frozenset[str] = frozenset()
+
+    def of_tensors(self, doubled: bool) -> "Questions":
+        """Return the questions that are asked in each call; doubled: whether an argument is a
+        tensor that the function reaches too."""
+        also = {IDENTITY} if doubled and DOUBLE in self.asked else set()
+        return Questions(self.asked - {DOUBLE} | also, self.places)
 
 
 def answers(
-    asked: Collection[str], leaves: Sequence[Any], reached: Sequence[torch.Tensor]
+    asked: Collection[str], leaves: Sequence[Any], reached: Sequence[torch.Tensor], grad: bool
 ) -> tuple[object, ...]:
     """Return the answers to these questions in a call with such leaves; none to none.
 
-    reached: the tensors that the function reads and that are no arguments.
+    reached: the tensors that the function reads, or asks of, and that are no arguments.  grad:
+    whether gradients are on.
     """
     tensors = [leaf for leaf in (*leaves, *reached) if isinstance(leaf, torch.Tensor)]
     found: list[object] = []
-    if GRADIENTS in asked:
-        found += [torch.is_grad_enabled(), *(tensor.requires_grad for tensor in tensors)]
+    if GRADIENTS in asked or LEAVES in asked:
+        found += [grad, *(tensor.requires_grad for tensor in tensors)]
+    if LEAVES in asked:
+        found += [tensor.is_leaf for tensor in tensors]
     if IDENTITY in asked:
         first: dict[int, int] = {}
         found += [first.setdefault(id(tensor), at) for at, tensor in enumerate(tensors)]
     return tuple(found)
 
 
-_listening: list[set[str]] = []
+def place_at(source: Any) -> str:
+    """Return where Dynamo reads a tensor from, as a Python expression; "" where it says nothing."""
+    if source is None:
+        return ""
+    return str(source.name() if callable(source.name) else source.name)
+
+
+Noted = list[tuple[str, str]]
+"""Questions, each with the place of a tensor, or ""."""
+
+_listening: list[Noted] = []
 
 
 @contextmanager
-def questions() -> Iterator[set[str]]:
+def questions() -> Iterator[Noted]:
     """Note what is asked of Dynamo inside (by another thread's trace too, which does no harm)."""
-    noted: set[str] = set()
+    noted: Noted = []
     _listening.append(noted)
     try:
         yield noted
@@ -52,9 +85,18 @@ def questions() -> Iterator[set[str]]:
         _listening[:] = [other for other in _listening if other is not noted]
 
 
+def asked_in(noted: Noted) -> Questions:
+    """Return what was noted."""
+    return Questions(
+        frozenset(question for question, _ in noted),
+        frozenset(place for _, place in noted if place),
+    )
+
+
 def note_questions() -> None:
     """Let Dynamo tell what it is asked, in the whole process."""
     from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+    from torch._dynamo.variables import builder
     from torch._dynamo.variables.tensor import TensorVariable
     from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
 
@@ -62,8 +104,8 @@ def note_questions() -> None:
     read = variables.var_getattr
 
     def attribute(tensor: Any, tracer: Any, name: str) -> Any:
-        if name in _OF_GRADIENTS:
-            _note(GRADIENTS)
+        if name in _OF:
+            _note(_OF[name], tensor.source)
         return read(tensor, tracer, name)
 
     variables.var_getattr = attribute
@@ -75,6 +117,15 @@ def note_questions() -> None:
         return answer(*args)
 
     special[torch.is_grad_enabled] = mode
+    guarded = vars(builder)["make_dupe_guard"]
+
+    def guard(source: Any, other: Any) -> Any:
+        found = guarded(source, other)
+        if found is None and other and other != source:
+            _note(DOUBLE, source, other)
+        return found
+
+    vars(builder)["make_dupe_guard"] = guard
     classes: list[Any] = [InstructionTranslatorBase]
     for tracing in classes:
         classes += tracing.__subclasses__()
@@ -82,12 +133,17 @@ def note_questions() -> None:
         table[opcode] = functools.partial(_of_identity, table[opcode])
 
 
-def _note(question: str) -> None:
-    for noted in _listening:
-        noted.add(question)
+def _note(question: str, *sources: Any) -> None:
+    places = [place_at(source) for source in sources] or [""]
+    for noted in tuple(_listening):
+        noted += [(question, place) for place in places]
 
 
 def _of_identity(answer: Callable[..., Any], tracer: Any, instruction: Any) -> Any:
-    if all(operand.is_tensor() for operand in tracer.stack[-2:]):
-        _note(IDENTITY)
+    left, right = (operand.realize() for operand in tracer.stack[-2:])
+    # What is made in a trace is no argument, and what is one variable a guard keeps one.
+    if left is not right and all(
+        operand.is_tensor() and operand.source for operand in (left, right)
+    ):
+        _note(IDENTITY, left.source, right.source)
     return answer(tracer, instruction)

@@ -19,13 +19,14 @@ from torch._dynamo.eval_frame import _debug_get_cache_entry_list
 
 from tilewright.base.facts import Facts
 from tilewright.capture.facts import facts_of
-from tilewright.capture.questions import answers
+from tilewright.capture.questions import ARGUMENTS, GRADIENTS, Questions, answers
 
-# Compared here, in other ways: gradients being off needs no other graph than their being on, and
-# the number of threads is nothing that a graph knows of.
+# Compared here, in other ways: gradients being off needs no other graph than their being on, unless
+# the function asks, and the number of threads is nothing that a graph knows of.
 _AMBIENT = frozenset({"GRAD_MODE", "GLOBAL_STATE", "DETERMINISTIC_ALGORITHMS"})
 
 Scope = dict[str, Any]
+
 
 # Of names that are one look-up each, since a call of a small graph costs little more than these.
 _grad, _default_dtype = torch.is_grad_enabled, torch.get_default_dtype
@@ -48,7 +49,7 @@ class Guards:
 def _lost(fn: Callable[..., Any]) -> "Watch":
     """Return what watches a copy of a function: nothing holds of it, so it is captured again."""
     never = Guards(_never, None, None)
-    return Watch(fn, never, (), {}, _nothing, (), [], None, _default_dtype(), True, frozenset(), ())
+    return Watch(fn, never, (), {}, _nothing, (), [], None, _default_dtype(), True, Questions(), ())
 
 
 def _never(_: Scope) -> bool:
@@ -82,8 +83,8 @@ class Watch:
     reached: the tensors that it reaches by itself, at `places`, expressions over the locals and the
     globals, which are `names`; `read` finds them again.  asking: which of them
     asked for gradients.  autocast: its element type, None where it was off.  dtype: torch's default
-    one.  grad: whether gradients were on: a graph captured with them also serves calls without.
-    asked: the questions of `questions.py` that the trace was asked.  answers: what it said.
+    one.  grad: whether gradients were on: unless the function asks, a graph captured with them also
+    serves calls without.  asked: what the trace was asked.  answers: what it said.
     """
 
     fn: Callable[..., Any]
@@ -96,75 +97,91 @@ class Watch:
     autocast: torch.dtype | None
     dtype: torch.dtype
     grad: bool
-    asked: frozenset[str]
+    asked: Questions
     answers: tuple[object, ...]
 
     @staticmethod
     def over(
-        fn: Callable[..., Any],
+        scope: Scope,
         guards: Guards | None,
         reached: Mapping[str, torch.Tensor],
         names: Scope,
-        asked: frozenset[str],
-        leaves: Sequence[Any],
+        asked: Questions,
     ) -> "Watch":
-        """Write down what there is now, of a function captured with arguments of these leaves.
+        """Write down what there is now.
 
-        reached: tensors by Dynamo's name of the place they are read from, a Python expression over
-        the locals `L` of the frame and its globals `G`, which are `names`.
+        scope: the locals of the frame, the function and the arguments of the example.  reached:
+        tensors by Dynamo's name of the place they are read from, a Python expression over the
+        locals `L` of the frame and its globals `G`, which are `names`.
         """
+        beside, leaves = _beside(asked, scope, names), _leaves(scope["args"], scope["kwargs"])
+        asked = asked.of_tensors(any(leaf is own for leaf in leaves for own in beside.values()))
+        reached = {**beside, **reached}
+        tensors, grad = tuple(reached.values()), torch.is_grad_enabled()
         return Watch(
-            fn,
+            scope["fn"],
             guards,
             tuple(reached),
             names,
             reader(reached, names),
-            tuple(reached.values()),
-            [tensor.requires_grad for tensor in reached.values()],
+            tensors,
+            [tensor.requires_grad for tensor in tensors],
             _autocast(),
             torch.get_default_dtype(),
-            torch.is_grad_enabled(),
+            grad,
             asked,
-            answers(asked, leaves, tuple(reached.values())),
+            answers(asked.asked, leaves, tensors, grad),
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _lost, (self.fn,)  # Dynamo's guards are of these very objects
 
-    def unchanged(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-        """Say whether the function still is what it was, for a call with these arguments."""
-        return self.reaches(args, kwargs) and self.asks()
+    def unchanged(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], grad: bool | None = None
+    ) -> bool:
+        """Say whether the function still is what it was, for a call with these arguments; grad: in
+        such a mode for gradients, if not in torch's now."""
+        return self.reaches(args, kwargs, grad) and self._asks()
 
-    def asks(self) -> bool:
-        """Say whether the same of the tensors that it reaches ask for gradients."""
+    def asks(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Say whether the same of the tensors that it reaches ask for gradients; of a call that
+        `reaches`, or facts, say the rest of, but for what facts leave to who runs."""
+        return self._asks() and (not self.answers or self.reaches(args, kwargs))
+
+    def _asks(self) -> bool:
         return [tensor.requires_grad for tensor in self.reached] == self.asking
 
-    def reaches(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    def reaches(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], grad: bool | None = None
+    ) -> bool:
         """Say whether it is what it was but for what `asks` says: of tensors that a run takes, as
         all of these are, the runtime compares that too."""
+        grad = _grad() if grad is None else grad
         if (_autocast() if _any_autocast() else None) is not self.autocast:
             return False
-        if _default_dtype() is not self.dtype or (not self.grad and _grad()):
+        if _default_dtype() is not self.dtype or (not self.grad and grad):
             return False
-        if self.answers:
-            leaves = pytree.tree_leaves((tuple(args), dict(kwargs)))
-            if answers(self.asked, leaves, self.reached) != self.answers:
-                return False
         scope = {"fn": self.fn, "args": args, "kwargs": kwargs}
         if self.guards is not None and not self.guards.check(scope):
             return False
-        if not self.reached:
-            return True
-        try:
-            found = self.read(scope)
-        except (AttributeError, LookupError, ValueError):  # ValueError: of a cell that was emptied
-            return False
-        return all(map(is_, found, self.reached))
+        if self.reached:
+            try:
+                found = self.read(scope)
+            except (AttributeError, LookupError, ValueError):  # ValueError: of an emptied cell
+                return False
+            if not all(map(is_, found, self.reached)):
+                return False
+        return not self.answers or self.answers == answers(
+            self.asked.asked, _leaves(args, kwargs), self.reached, grad
+        )
 
     def facts(self, args: Sequence[Any]) -> Facts | None:
         """Return what `reaches` would find again for such arguments, tensors in their places, while
         the facts hold; None where that is not known."""
-        if self.autocast is not None or self.answers:
+        asked, places = self.asked.asked, self.asked.places
+        # In a mode without gradients who runs does not ask which arguments would ask for them.
+        unseen = not self.grad and any(place.startswith(ARGUMENTS) for place in places)
+        if self.autocast is not None or asked - {GRADIENTS} or (asked and unseen):
             return None
         scope = {"fn": self.fn, "args": args, "kwargs": {}}
         root = None if self.guards is None else self.guards.root
@@ -173,8 +190,27 @@ class Watch:
         if found is None or not self.reaches(args, {}):
             return None
         modes = [(_any_autocast, False), (_default_dtype, self.dtype)]
-        modes += [] if self.grad else [(_grad, False)]
-        return found._replace(answers=(*found.answers, *modes))
+        modes += [(_grad, self.grad)] if asked or not self.grad else []
+        own = [(tensor, "requires_grad", tensor.requires_grad) for tensor in self.reached if asked]
+        return found._replace(
+            answers=(*found.answers, *modes), attributes=(*found.attributes, *own)
+        )
+
+
+def _beside(asked: Questions, scope: Scope, names: Scope) -> dict[str, torch.Tensor]:
+    """Return the tensors that are asked of and are no arguments, by the places they are read from:
+    a graph need not read them."""
+    found = {}
+    for place in sorted(asked.places):
+        if not place.startswith(ARGUMENTS):
+            (value,) = reader([place], names)(scope)
+            if isinstance(value, torch.Tensor):
+                found[place] = value
+    return found
+
+
+def _leaves(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    return pytree.tree_leaves((tuple(args), dict(kwargs)))
 
 
 def reader(places: Iterable[str], names: Scope) -> Callable[[Scope], tuple[Any, ...]]:

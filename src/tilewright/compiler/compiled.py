@@ -124,7 +124,7 @@ class Compiled:
                 if held:
                     version.learn_front(settled)
                 return outputs[0]
-        unchanged = unchanged and watch.asks()
+        unchanged = unchanged and watch.asks(args, kwargs)
         if is_transforming():
             leave_to_eager(under_a_transform(), self.options)
             return self._fn(*args, **kwargs)

@@ -107,6 +107,14 @@ static PyObject *unchanged_call(PyObject *self, PyObject *const *arguments, size
   return PyBool_FromLong(same);
 }
 
+static int are_lists(PyObject *lists) {
+  for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(lists); k++) {
+    PyObject *list, *items;
+    if (!PyArg_ParseTuple(PyTuple_GET_ITEM(lists, k), "O!O!", &PyList_Type, &list, &PyTuple_Type, &items)) return 0;
+  }
+  return 1;
+}
+
 /* Take one of `dicts`.  A class made in Python has one dict as long as it lives. */
 static int hold(Held *held, PyObject *fact) {
   if (!PyArg_ParseTuple(fact, "OpO!", &held->dict, &held->whole, &PyTuple_Type, &held->parts)) return -1;
@@ -121,7 +129,8 @@ static PyObject *unchanged_new(PyTypeObject *type, PyObject *arguments, PyObject
   (void)named;
   PyObject *dicts, *types, *attributes, *answers, *lists;
   if (!PyArg_ParseTuple(arguments, "O!O!O!O!O!", &PyTuple_Type, &dicts, &PyTuple_Type, &types, &PyTuple_Type,
-                        &attributes, &PyTuple_Type, &answers, &PyTuple_Type, &lists))
+                        &attributes, &PyTuple_Type, &answers, &PyTuple_Type, &lists) ||
+      !are_lists(lists))
     return NULL;
   Unchanged *self = (Unchanged *)type->tp_alloc(type, 0);
   if (!self) return NULL;

@@ -41,6 +41,17 @@ class Unchanged:
     def __reduce__(self) -> tuple[Any, ...]:
         return Unchanged, ()
 
+    def forget(self) -> None:
+        """Let go of what was learned: what it says may be so again, and mean another thing."""
+        self.holds = unlearned
+
+    def take(self, facts: Facts | None) -> None:
+        """Ask these from now on, if they hold."""
+        self.holds = unlearned
+        if facts is not None and (kind := _kind()) is not None:
+            holds = kind(*facts)
+            self.holds = holds if holds() else unlearned
+
     def learn(self, look: Look) -> None:
         """Learn what `look` finds, for who has seen that nothing has changed though `holds` did not
         know; not yet the first time, which may be the only one."""
@@ -48,9 +59,8 @@ class Unchanged:
         if self._lessons > MOST_LESSONS:
             return
         self._lessons += 1
-        if self._lessons > 1 and (kind := _kind()) is not None and (facts := look()) is not None:
-            holds = kind(*facts)
-            self.holds = holds if holds() else unlearned
+        if self._lessons > 1 and _kind() is not None:
+            self.take(look())
 
 
 @functools.cache

@@ -36,6 +36,8 @@ _later_hooks = attrgetter("_post_accumulate_grad_hooks")
 
 MOST_LESSONS = 16
 """How often a step may learn what its tensors look like, where they keep looking otherwise."""
+MOST_PATIENCE = 32
+"""Steps after which it is learned what they look at, however often that was in vain."""
 
 
 class _Seen(NamedTuple):
@@ -94,7 +96,8 @@ class Active:
     inputs: what follows the forward graph's inputs: seed, scale, rates, clocks, slots.
     settled: runs the step on tensors like earlier ones, and gives None for others.  unchanged:
     whether module and loss are what they were; unmoved: whether the optimizer is too.  front: steps
-    as wholes, while it is.
+    as wholes, while it is.  steady: the steps looked at since anything moved; after `patience` of
+    them it is learned what they looked at.
     """
 
     captured: Captured
@@ -121,12 +124,39 @@ class Active:
     unchanged: Unchanged = field(default_factory=Unchanged)
     unmoved: Unchanged = field(default_factory=Unchanged)
     front: Front = field(default_factory=Front)
+    steady: int = 0
+    patience: int = 2
 
     def learn(self, inputs: Sequence[torch.Tensor]) -> None:
         """Let `settled` be what runs the step on tensors like these, if there is such."""
         if self.lessons < MOST_LESSONS:
             self.lessons += 1
             self.settled = self.built.settled(inputs) or self.settled
+
+    def forget_whole(self) -> None:
+        """Let the next steps be looked at: what is run on, or by which settings, is another."""
+        self.unmoved.forget()
+        self.front.forget()
+        self.steady = 0
+
+    def learn_whole(
+        self,
+        rule: optimizers.Rule,
+        optimizer: torch.optim.Optimizer,
+        batch: Sequence[Any],
+        owner: dict[str, Any],
+    ) -> None:
+        """After a look at all that nothing had moved: learn what it looked at, if that has been so
+        for some steps, and for more each time, as a schedule may move a rate at every step.
+
+        owner: the dict in which `optimizer` is found.
+        """
+        self.steady += 1
+        if self.steady >= self.patience:
+            self.steady, self.patience = 0, min(2 * self.patience, MOST_PATIENCE)
+            found = self.facts(rule, optimizer, batch)
+            own = Facts(((owner, False, ("optimizer", optimizer)),), (), (), ())
+            self.unmoved.take(None if found is None else found.and_also(own))
 
     def learn_front(self, made: NDArray[np.int64], arity: int) -> None:
         """Let C make the next steps as this one was made, of which nothing had changed.
@@ -176,6 +206,7 @@ class Active:
         rates = optimizers.rates_of(rule, optimizer)
         if optimizers.settings_of(rule, optimizer) != self.settings:
             return False
+        self.forget_whole()
         self.set_rates(rates)
         self.said = said if all(map(_Said.is_fixed, said)) else None
         return True
@@ -205,6 +236,7 @@ class Active:
     @torch.inference_mode(mode=False)  # state that is made in it could not be followed
     def adopt(self, rule: optimizers.Rule, optimizer: torch.optim.Optimizer) -> bool:
         """Take over the optimizer's state as it is now; False where it needs another Program."""
+        self.forget_whole()
         moved = self.training.moved
         states = [
             optimizer.state[owner] if update.slots or rule.counts else {}

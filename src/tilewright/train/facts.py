@@ -2,10 +2,12 @@
 
 The idea: `Active.follows` and `Active.holds` are the definition; here is written down which objects
 they found, so that C can ask for these again.  Of what may change unseen (hooks that are there, a
-tensor of a class of its own) nothing is known, and then of all.
+tensor or a container of a class of its own) nothing is known, and then of all.  What follows from
+these facts is of one time: who takes over another state, or other settings, forgets them.
 This module does not know who asks, nor the module that is trained.
 """
 
+from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any
@@ -18,6 +20,7 @@ _HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 _OF_GRADIENTS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 _OWN = ("param_groups", "state", "_opt_called")
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
+_DICTS = (dict, defaultdict, OrderedDict)
 _SMALL = 256  # up to here a number is always the same object
 
 Items = Iterable[tuple[Any, Any]]
@@ -52,7 +55,10 @@ def facts_of(
         if counts._version > _SMALL:
             return None
         attributes.append((counts, "_version", counts._version))
+    attributes.append((optimizer, "__dict__", own))
     held = own["param_groups"]
+    if type(held) is not list or any(type(group) not in _DICTS for group in held):
+        return None
     dicts = [
         (own, False, _flat((name, own[name]) for name in (*_HOOKS, *_OWN))),
         *((table, True, ()) for table in hooks),
@@ -65,6 +71,10 @@ def facts_of(
         (group["params"], tuple(parameters))
         for group, (_, parameters) in zip(held, groups, strict=True)
     ]
+    if any(type(found) not in _DICTS for found, *_ in dicts) or any(
+        type(found) is not list for found, _ in lists
+    ):
+        return None
     return Facts(tuple(dicts), (), tuple(attributes), (), tuple(lists))
 
 

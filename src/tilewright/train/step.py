@@ -108,6 +108,10 @@ class TrainStep:
         """The steps made."""
         return int(self._made[0])
 
+    @count.setter
+    def count(self, count: int) -> None:
+        self._made[0] = count
+
     @property
     def built(self) -> Built:
         """The compiled graph."""
@@ -157,7 +161,7 @@ class TrainStep:
         followed = active.follows(self._rule, self.optimizer)
         watch = active.captured.watch
         # A KeyboardInterrupt raised within a guard would be taken for a guard that fails, and lost.
-        if not followed or not uninterrupted(lambda: watch.unchanged(batch, {})):
+        if not followed or not uninterrupted(lambda: watch.unchanged(batch, {}, grad=True)):
             active = self._compile_again(batch)
         if not active.holds(self.optimizer) and not active.adopt(self._rule, self.optimizer):
             active = self._compile_again(batch)
@@ -175,11 +179,11 @@ class TrainStep:
             return None
         unmoved = active.unmoved.holds()
         if not unmoved:
+            active.unmoved.forget()
             active.front.forget()
             if not self._is_unmoved(batch):
                 return None
-            active.unmoved.learn(lambda: active.facts(self._rule, self.optimizer, batch))
-        self._set_numbers(active)
+            active.learn_whole(self._rule, self.optimizer, batch, vars(self))
         outputs = active.settled(captured.feed(batch) + active.inputs)
         if unmoved and outputs is not None and self.scaler is None:
             active.learn_front(self._made, len(batch))
@@ -192,7 +196,7 @@ class TrainStep:
             return False
         watch, unchanged = active.captured.watch, active.unchanged
         if not unchanged.holds():
-            if not watch.reaches(batch, {}):
+            if not watch.reaches(batch, {}, grad=True):
                 return False
             unchanged.learn(lambda: watch.facts(batch))
         return active.holds(self.optimizer)
@@ -265,7 +269,7 @@ class TrainStep:
                 found=str(count),
                 mend="load what `state_dict` gave",
             )
-        self._made[0] = count
+        self.count = count
         if "seed" in state:
             self.seed = int(state["seed"])
         if "generator" in state:

@@ -1,0 +1,150 @@
+"""Steps that C makes as wholes, while nothing has moved: what was so before may be so again."""
+
+import copy
+from collections import UserList, defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from tests.train.nets import Net, adamw, assert_same, batch, eager_step, mean_square, sgd
+
+from tilewright import train_step
+from tilewright.runtime.calls import types, unfronted
+from tilewright.train import TrainStep
+
+
+def _is_whole(step: TrainStep) -> bool:
+    """Say whether C makes the next step, where it makes any."""
+    return types() is None or step._active.front.call is not unfronted
+
+
+def _whole_step() -> TrainStep:
+    net = Net()
+    step = train_step(net, mean_square, sgd(net), *batch())
+    for _ in range(9):
+        step(*batch())
+    assert _is_whole(step)
+    return step
+
+
+def _with_another_state(step: TrainStep) -> None:
+    mine, step.optimizer.state = step.optimizer.state, defaultdict(dict)
+    step(*batch(1))
+    step.optimizer.state = mine
+
+
+def _with_another_state_and_rate(step: TrainStep) -> None:
+    group = step.optimizer.param_groups[0]
+    rate, group["lr"] = group["lr"], 0.5
+    _with_another_state(step)
+    group["lr"] = rate
+
+
+def _with_clones(step: TrainStep) -> None:
+    state = step.optimizer.state
+    before = {parameter: dict(entry) for parameter, entry in state.items()}
+    for entry in state.values():
+        entry.update({name: value.clone() for name, value in entry.items()})
+    step(*batch(1))
+    for parameter, entry in before.items():
+        state[parameter].update(entry)
+
+
+def _at_another_rate(step: TrainStep) -> None:
+    group = step.optimizer.param_groups[0]
+    rate, group["lr"] = group["lr"], 0.5
+    step(*batch(1))
+    group["lr"] = rate
+
+
+@pytest.mark.parametrize("make", [sgd, adamw])
+@pytest.mark.parametrize(
+    "between", [_with_another_state, _with_another_state_and_rate, _with_clones, _at_another_rate]
+)
+def test_a_step_between_on_other_state_or_at_another_rate_stays_one(
+    make: Callable[..., torch.optim.Optimizer], between: Callable[[TrainStep], None]
+) -> None:
+    """What was so before is so again, and C knew it: but it was of other tensors."""
+    ours = Net()
+    step = train_step(ours, mean_square, make(ours), *batch())
+    for seed in range(8):
+        step(*batch(seed))
+    theirs = copy.deepcopy(ours)
+    reference = make(theirs)
+    reference.load_state_dict(copy.deepcopy(step.optimizer.state_dict()))
+    other = train_step(theirs, mean_square, reference, *batch())
+    assert _is_whole(step)
+    for each in (step, other):
+        between(each)  # the other is not settled yet, so that it looks at all
+        other._active.forget_whole()
+    for seed in range(4):
+        other._active.forget_whole()
+        assert step(*batch(seed)) == other(*batch(seed))
+    assert_same(ours, theirs)
+
+
+def test_inputs_that_are_asked_for_between_leave_steps_as_they_were() -> None:
+    step = _whole_step()
+    theirs = copy.deepcopy(step.module)
+    reference = sgd(theirs)
+    reference.load_state_dict(copy.deepcopy(step.optimizer.state_dict()))
+    group = step.optimizer.param_groups[0]
+    rate, group["lr"] = group["lr"], 0.5
+    step.inputs(*batch())
+    group["lr"] = rate
+    step(*batch())
+    eager_step(theirs, reference, batch())
+    assert_same(step.module, theirs)
+
+
+class _Listed(UserList[Any]):
+    """A list that is none."""
+
+
+@pytest.mark.parametrize("kind", [tuple, _Listed])
+def test_parameters_that_lie_in_no_list_are_moved(kind: Any) -> None:
+    step = _whole_step()
+    step.optimizer.param_groups[0]["params"] = kind(step.optimizer.param_groups[0]["params"])
+    before = copy.deepcopy(step.module.state_dict())
+    for _ in range(9):
+        step(*batch())
+    after = step.module.state_dict()
+    assert not any(torch.equal(before[name], value) for name, value in after.items())
+
+
+def test_another_optimizer_in_the_place_of_one_is_used() -> None:
+    step = _whole_step()
+    theirs = copy.deepcopy(step.module)
+    step.optimizer, reference = sgd(step.module), sgd(theirs)
+    for seed in range(6):
+        step(*batch(seed))
+        eager_step(theirs, reference, batch(seed))
+        assert_same(step.module, theirs)
+
+
+def test_after_a_schedule_steps_are_wholes_again() -> None:
+    step = _whole_step()
+    for at in range(40):
+        step.optimizer.param_groups[0]["lr"] = 0.1 + at / 1000
+        step(*batch())
+        assert not _is_whole(step) or types() is None
+    for _ in range(40):
+        step(*batch())
+    assert _is_whole(step)
+
+
+def test_a_loss_that_asks_for_the_mode_is_captured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return ((output - target) ** 2).mean() if output.requires_grad else output.sum()
+
+    net = Net()
+    step = train_step(net, loss, sgd(net), *batch())
+    step(*batch())
+    monkeypatch.setattr(TrainStep, "_compile_again", None)
+    step_twice = step._active
+    for mode in (torch.no_grad, torch.inference_mode, torch.enable_grad):
+        with mode():
+            for _ in range(4):
+                step(*batch())
+    assert step._active is step_twice
