@@ -113,10 +113,13 @@ def test_parameters_that_lie_in_no_list_are_moved(kind: Any) -> None:
     assert not any(torch.equal(before[name], value) for name, value in after.items())
 
 
-def test_another_optimizer_in_the_place_of_one_is_used() -> None:
+@pytest.mark.parametrize("make", [sgd, adamw])
+def test_another_optimizer_in_the_place_of_one_is_used(
+    make: Callable[..., torch.optim.Optimizer],
+) -> None:
     step = _whole_step()
     theirs = copy.deepcopy(step.module)
-    step.optimizer, reference = sgd(step.module), sgd(theirs)
+    step.optimizer, reference = make(step.module), make(theirs)
     for seed in range(6):
         step(*batch(seed))
         eager_step(theirs, reference, batch(seed))
@@ -148,3 +151,35 @@ def test_a_loss_that_asks_for_the_mode_is_captured_once(monkeypatch: pytest.Monk
             for _ in range(4):
                 step(*batch())
     assert step._active is step_twice
+
+
+def test_a_target_that_is_the_modules_own_is_that_only_then() -> None:
+    class Shifted(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = torch.nn.Linear(3, 3)
+            self.register_buffer("shift", torch.randn(4, 3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            made: torch.Tensor = self.inner(x) + self.shift
+            return made
+
+    ours, x = Shifted(), torch.randn(4, 3)
+    theirs = copy.deepcopy(ours)
+    optimizer, reference = sgd(ours), sgd(theirs)
+    step = train_step(ours, torch.nn.functional.mse_loss, optimizer, x, ours.shift)
+    for target in (ours.shift, torch.randn(4, 3), ours.shift):
+        for _ in range(8):
+            step(x, target)
+            reference.zero_grad()
+            torch.nn.functional.mse_loss(theirs(x), target).backward()
+            reference.step()
+        assert_same(ours, theirs)
+
+
+def test_hooks_that_are_gone_leave_steps_whole() -> None:
+    step = _whole_step()
+    next(step.module.parameters()).register_hook(torch.neg).remove()
+    for _ in range(40):
+        step(*batch())
+    assert _is_whole(step)

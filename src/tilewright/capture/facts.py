@@ -97,6 +97,8 @@ class _Found:
             for part in guard.verbose_code_parts():
                 match ast.parse(part.strip(), mode="eval").body:
                     case ast.Compare(left=left, ops=[ast.Is() | ast.IsNot()], comparators=[right]):
+                        if any(ast.unparse(side).startswith(ARGUMENTS) for side in (left, right)):
+                            raise _Unknown  # another argument is another answer
                         self.at(left), self.at(right)
                     case _:
                         raise _Unknown

@@ -17,11 +17,11 @@ from typing import Any
 import torch
 
 GRADIENTS, LEAVES, IDENTITY, DOUBLE = "gradients", "leaves", "identity", "double"
-"""The questions: are gradients on, or does a tensor ask for them; was it made of one that does; and
-are two one, as the function asks, or as Dynamo found and guards by nothing: an argument that is
-a global too."""
+"""The questions: are gradients on, or does a tensor ask for them; was it made of one that does, or
+has it one; and are two one, as the function asks, or as Dynamo found and guards by nothing: an
+argument that is a global too."""
 
-_OF = {"requires_grad": GRADIENTS, "grad_fn": LEAVES, "is_leaf": LEAVES}
+_OF = {"requires_grad": GRADIENTS, "grad_fn": LEAVES, "is_leaf": LEAVES, "grad": LEAVES}
 ARGUMENTS = ("L['args']", "L['kwargs']")
 """How places of arguments begin."""
 
@@ -54,7 +54,7 @@ def answers(
     if GRADIENTS in asked or LEAVES in asked:
         found += [grad, *(tensor.requires_grad for tensor in tensors)]
     if LEAVES in asked:
-        found += [tensor.is_leaf for tensor in tensors]
+        found += [(t.is_leaf, t.is_leaf and t.grad is not None) for t in tensors]
     if IDENTITY in asked:
         first: dict[int, int] = {}
         found += [first.setdefault(id(tensor), at) for at, tensor in enumerate(tensors)]

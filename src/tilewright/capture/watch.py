@@ -27,6 +27,9 @@ _AMBIENT = frozenset({"GRAD_MODE", "GLOBAL_STATE", "DETERMINISTIC_ALGORITHMS"})
 
 Scope = dict[str, Any]
 
+# What reading a place raises that Dynamo reads by functions of its own, which have no name here.
+_UNREADABLE = (AttributeError, LookupError, NameError, SyntaxError, TypeError, ValueError)
+
 
 # Of names that are one look-up each, since a call of a small graph costs little more than these.
 _grad, _default_dtype = torch.is_grad_enabled, torch.get_default_dtype
@@ -114,7 +117,8 @@ class Watch:
         tensors by Dynamo's name of the place they are read from, a Python expression over the
         locals `L` of the frame and its globals `G`, which are `names`.
         """
-        beside, leaves = _beside(asked, scope, names), _leaves(scope["args"], scope["kwargs"])
+        leaves = _leaves(scope["args"], scope["kwargs"])
+        beside = _beside(asked, scope, names, leaves)
         asked = asked.of_tensors(any(leaf is own for leaf in leaves for own in beside.values()))
         reached = {**beside, **reached}
         tensors, grad = tuple(reached.values()), torch.is_grad_enabled()
@@ -155,7 +159,7 @@ class Watch:
         self, args: Sequence[Any], kwargs: Mapping[str, Any], grad: bool | None = None
     ) -> bool:
         """Say whether it is what it was but for what `asks` says: of tensors that a run takes, as
-        all of these are, the runtime compares that too."""
+        all of these are unless the function asks, the runtime compares that too."""
         grad = _grad() if grad is None else grad
         if (_autocast() if _any_autocast() else None) is not self.autocast:
             return False
@@ -167,7 +171,7 @@ class Watch:
         if self.reached:
             try:
                 found = self.read(scope)
-            except (AttributeError, LookupError, ValueError):  # ValueError: of an emptied cell
+            except _UNREADABLE:  # ValueError: of an emptied cell
                 return False
             if not all(map(is_, found, self.reached)):
                 return False
@@ -175,7 +179,7 @@ class Watch:
             self.asked.asked, _leaves(args, kwargs), self.reached, grad
         )
 
-    def facts(self, args: Sequence[Any]) -> Facts | None:
+    def facts(self, args: Sequence[Any], grad: bool | None = None) -> Facts | None:
         """Return what `reaches` would find again for such arguments, tensors in their places, while
         the facts hold; None where that is not known."""
         asked, places = self.asked.asked, self.asked.places
@@ -187,25 +191,30 @@ class Watch:
         root = None if self.guards is None else self.guards.root
         found = facts_of(root, self.places, scope, self.names)
         # Last: what another thread changes meanwhile is seen here, or is no fact any more.
-        if found is None or not self.reaches(args, {}):
+        if found is None or not self.reaches(args, {}, grad):
             return None
         modes = [(_any_autocast, False), (_default_dtype, self.dtype)]
-        modes += [(_grad, self.grad)] if asked or not self.grad else []
+        modes += [(_grad, self.grad)] if grad is None and (asked or not self.grad) else []
         own = [(tensor, "requires_grad", tensor.requires_grad) for tensor in self.reached if asked]
         return found._replace(
             answers=(*found.answers, *modes), attributes=(*found.attributes, *own)
         )
 
 
-def _beside(asked: Questions, scope: Scope, names: Scope) -> dict[str, torch.Tensor]:
+def _beside(
+    asked: Questions, scope: Scope, names: Scope, leaves: Sequence[Any]
+) -> dict[str, torch.Tensor]:
     """Return the tensors that are asked of and are no arguments, by the places they are read from:
     a graph need not read them."""
     found = {}
     for place in sorted(asked.places):
-        if not place.startswith(ARGUMENTS):
+        try:
             (value,) = reader([place], names)(scope)
-            if isinstance(value, torch.Tensor):
-                found[place] = value
+        except _UNREADABLE:
+            continue
+        given = place.startswith(ARGUMENTS) and any(value is leaf for leaf in leaves)
+        if isinstance(value, torch.Tensor) and not given:
+            found[place] = value
     return found
 
 

@@ -176,7 +176,7 @@ class Active:
         self, rule: optimizers.Rule, optimizer: torch.optim.Optimizer, batch: Sequence[Any]
     ) -> Facts | None:
         """Return what is looked at before a step, as facts; None where that is not known."""
-        found = self.captured.watch.facts(batch)
+        found = self.captured.watch.facts(batch, grad=True)
         said, seen = self.said, self.seen
         if found is None or said is None or seen is None or self.begins:
             return None
@@ -207,6 +207,7 @@ class Active:
         if optimizers.settings_of(rule, optimizer) != self.settings:
             return False
         self.forget_whole()
+        self.said = None  # an interrupt may come before the end
         self.set_rates(rates)
         self.said = said if all(map(_Said.is_fixed, said)) else None
         return True
@@ -237,6 +238,7 @@ class Active:
     def adopt(self, rule: optimizers.Rule, optimizer: torch.optim.Optimizer) -> bool:
         """Take over the optimizer's state as it is now; False where it needs another Program."""
         self.forget_whole()
+        self.held = ()  # an interrupt may come before the end
         moved = self.training.moved
         states = [
             optimizer.state[owner] if update.slots or rule.counts else {}
@@ -257,12 +259,12 @@ class Active:
         if rule.counts and not self._count_together(states):
             return False
         names = [(*update.slots, *(("step",) if rule.counts else ())) for update in moved]
+        self.seen = None
+        self.inputs = self._inputs(states)
         self.held = tuple(
             tuple((name, state[name]) for name in wanted)
             for wanted, state in zip(names, states, strict=True)
         )
-        self.seen = None
-        self.inputs = self._inputs(states)
         return True
 
     def set_rates(self, rates: Mapping[Rate, float]) -> None:

@@ -42,14 +42,15 @@ def facts_of(
     if not all(name in own and getattr(optimizer, name) is own[name] for name in (*_HOOKS, *_OWN)):
         return None
     hooks = [own[name] for name in _HOOKS]
-    if any(hooks) or own["_opt_called"] is not True:
+    if own["_opt_called"] is not True:
         return None
     trained = [parameter for _, parameters in groups for parameter in parameters]
+    if any(type(parameter) not in _PLAIN for parameter in trained):
+        return None
     attributes: list[tuple[Any, str, Any]]
-    attributes = [(parameter, name, None) for parameter in trained for name in _OF_GRADIENTS]
-    if any(type(parameter) not in _PLAIN for parameter in trained) or any(
-        getattr(parameter, name) is not None for parameter, name, _ in attributes
-    ):
+    attributes = [(each, name, getattr(each, name)) for each in trained for name in _OF_GRADIENTS]
+    hooks += [table for *_, table in attributes if table is not None]
+    if any(hooks):
         return None
     if counts is not None:
         if counts._version > _SMALL:

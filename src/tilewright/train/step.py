@@ -158,7 +158,8 @@ class TrainStep:
         """Return the tensors that the next step is run on, in the order of the graph's inputs."""
         active = self._active
         leaves = active.captured.call.flatten(batch, {})
-        followed = active.follows(self._rule, self.optimizer)
+        of_kind = type(self.optimizer) is self._rule.cls
+        followed = of_kind and active.follows(self._rule, self.optimizer)
         watch = active.captured.watch
         # A KeyboardInterrupt raised within a guard would be taken for a guard that fails, and lost.
         if not followed or not uninterrupted(lambda: watch.unchanged(batch, {}, grad=True)):
@@ -191,14 +192,14 @@ class TrainStep:
 
     def _is_unmoved(self, batch: tuple[Any, ...]) -> bool:
         """Say whether module, loss and optimizer are what they were."""
-        active = self._active
-        if not active.follows(self._rule, self.optimizer):
+        active, of_kind = self._active, type(self.optimizer) is self._rule.cls
+        if not of_kind or not active.follows(self._rule, self.optimizer):
             return False
         watch, unchanged = active.captured.watch, active.unchanged
         if not unchanged.holds():
             if not watch.reaches(batch, {}, grad=True):
                 return False
-            unchanged.learn(lambda: watch.facts(batch))
+            unchanged.learn(lambda: watch.facts(batch, grad=True))
         return active.holds(self.optimizer)
 
     def _run(self, batch: tuple[Any, ...]) -> torch.Tensor:
@@ -282,6 +283,7 @@ class TrainStep:
         return (self.seed + self.count) & _MOST
 
     def _compile_again(self, batch: Sequence[Any]) -> Active:
+        self._rule = optimizers.rule_of(self.optimizer)
         active = self._active = self._compile(batch)
         followed = active.follows(self._rule, self.optimizer)
         assert followed, "a step is compiled for the settings that there are"
