@@ -109,14 +109,15 @@ def note_questions() -> None:
         return read(tensor, tracer, name)
 
     variables.var_getattr = attribute
-    special = TorchInGraphFunctionVariable._get_handlers()
-    answer = special[torch.is_grad_enabled]
+    functions: Any = TorchInGraphFunctionVariable
+    called = functions.call_function
 
-    def mode(*args: Any) -> Any:
-        _note(GRADIENTS)
-        return answer(*args)
+    def call(function: Any, *args: Any, **kwargs: Any) -> Any:
+        if function.value is torch.is_grad_enabled:
+            _note(GRADIENTS)
+        return called(function, *args, **kwargs)
 
-    special[torch.is_grad_enabled] = mode
+    functions.call_function = call
     guarded = vars(builder)["make_dupe_guard"]
 
     def guard(source: Any, other: Any) -> Any:
