@@ -182,10 +182,8 @@ class Watch:
     def facts(self, args: Sequence[Any], grad: bool | None = None) -> Facts | None:
         """Return what `reaches` would find again for such arguments, tensors in their places, while
         the facts hold; None where that is not known."""
-        asked, places = self.asked.asked, self.asked.places
-        # In a mode without gradients who runs does not ask which arguments would ask for them.
-        unseen = not self.grad and any(place.startswith(ARGUMENTS) for place in places)
-        if self.autocast is not None or asked - {GRADIENTS} or (asked and unseen):
+        asked = self.asked.asked  # of arguments, who runs compares whether they ask for gradients
+        if self.autocast is not None or asked - {GRADIENTS}:
             return None
         scope = {"fn": self.fn, "args": args, "kwargs": {}}
         root = None if self.guards is None else self.guards.root
