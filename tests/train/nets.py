@@ -6,6 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from tilewright.runtime.calls import types, unfronted
+from tilewright.train import TrainStep
+
 Batch = tuple[torch.Tensor, torch.Tensor]
 
 
@@ -41,6 +44,11 @@ def eager_step(
         nn.utils.clip_grad_norm_(net.parameters(), clip)
     optimizer.step()
     return loss.detach()
+
+
+def is_whole(step: TrainStep) -> bool:
+    """Say whether C makes the next step, where it makes any."""
+    return types() is None or step._active.front.call is not unfronted
 
 
 def assert_same(ours: nn.Module, theirs: nn.Module) -> None:

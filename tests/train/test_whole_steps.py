@@ -7,16 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from tests.train.nets import Net, adamw, assert_same, batch, eager_step, mean_square, sgd
+from tests.train.nets import Net, adamw, assert_same, batch, eager_step, is_whole, mean_square, sgd
 
 from tilewright import train_step
-from tilewright.runtime.calls import types, unfronted
+from tilewright.runtime.calls import types
 from tilewright.train import TrainStep
-
-
-def _is_whole(step: TrainStep) -> bool:
-    """Say whether C makes the next step, where it makes any."""
-    return types() is None or step._active.front.call is not unfronted
 
 
 def _whole_step() -> TrainStep:
@@ -24,38 +19,37 @@ def _whole_step() -> TrainStep:
     step = train_step(net, mean_square, sgd(net), *batch())
     for _ in range(9):
         step(*batch())
-    assert _is_whole(step)
+    assert is_whole(step)
     return step
 
 
-def _with_another_state(step: TrainStep) -> None:
-    mine, step.optimizer.state = step.optimizer.state, defaultdict(dict)
-    step(*batch(1))
-    step.optimizer.state = mine
+Go = Callable[[], object]
 
 
-def _with_another_state_and_rate(step: TrainStep) -> None:
-    group = step.optimizer.param_groups[0]
+def _with_another_state(optimizer: torch.optim.Optimizer, go: Go) -> None:
+    mine, optimizer.state = optimizer.state, defaultdict(dict)
+    go()
+    optimizer.state = mine
+
+
+def _at_another_rate(optimizer: torch.optim.Optimizer, go: Go) -> None:
+    group = optimizer.param_groups[0]
     rate, group["lr"] = group["lr"], 0.5
-    _with_another_state(step)
+    go()
     group["lr"] = rate
 
 
-def _with_clones(step: TrainStep) -> None:
-    state = step.optimizer.state
-    before = {parameter: dict(entry) for parameter, entry in state.items()}
-    for entry in state.values():
+def _with_another_state_and_rate(optimizer: torch.optim.Optimizer, go: Go) -> None:
+    _at_another_rate(optimizer, lambda: _with_another_state(optimizer, go))
+
+
+def _with_clones(optimizer: torch.optim.Optimizer, go: Go) -> None:
+    before = {parameter: dict(entry) for parameter, entry in optimizer.state.items()}
+    for entry in optimizer.state.values():
         entry.update({name: value.clone() for name, value in entry.items()})
-    step(*batch(1))
+    go()
     for parameter, entry in before.items():
-        state[parameter].update(entry)
-
-
-def _at_another_rate(step: TrainStep) -> None:
-    group = step.optimizer.param_groups[0]
-    rate, group["lr"] = group["lr"], 0.5
-    step(*batch(1))
-    group["lr"] = rate
+        optimizer.state[parameter].update(entry)
 
 
 @pytest.mark.parametrize("make", [sgd, adamw])
@@ -63,25 +57,24 @@ def _at_another_rate(step: TrainStep) -> None:
     "between", [_with_another_state, _with_another_state_and_rate, _with_clones, _at_another_rate]
 )
 def test_a_step_between_on_other_state_or_at_another_rate_stays_one(
-    make: Callable[..., torch.optim.Optimizer], between: Callable[[TrainStep], None]
+    make: Callable[..., torch.optim.Optimizer],
+    between: Callable[[torch.optim.Optimizer, Go], None],
 ) -> None:
     """What was so before is so again, and C knew it: but it was of other tensors."""
     ours = Net()
-    step = train_step(ours, mean_square, make(ours), *batch())
-    for seed in range(8):
-        step(*batch(seed))
     theirs = copy.deepcopy(ours)
-    reference = make(theirs)
-    reference.load_state_dict(copy.deepcopy(step.optimizer.state_dict()))
-    other = train_step(theirs, mean_square, reference, *batch())
-    assert _is_whole(step)
-    for each in (step, other):
-        between(each)  # the other is not settled yet, so that it looks at all
-        other._active.forget_whole()
+    optimizer, reference = make(ours), make(theirs, foreach=False)
+    step = train_step(ours, mean_square, optimizer, *batch())
+    for seed in range(9):
+        step(*batch(seed))
+        eager_step(theirs, reference, batch(seed))
+    assert is_whole(step)
+    between(optimizer, lambda: step(*batch(1)))
+    between(reference, lambda: eager_step(theirs, reference, batch(1)))
     for seed in range(4):
-        other._active.forget_whole()
-        assert step(*batch(seed)) == other(*batch(seed))
-    assert_same(ours, theirs)
+        step(*batch(seed))
+        eager_step(theirs, reference, batch(seed))
+        assert_same(ours, theirs)
 
 
 def test_inputs_that_are_asked_for_between_leave_steps_as_they_were() -> None:
@@ -105,12 +98,14 @@ class _Listed(UserList[Any]):
 @pytest.mark.parametrize("kind", [tuple, _Listed])
 def test_parameters_that_lie_in_no_list_are_moved(kind: Any) -> None:
     step = _whole_step()
+    theirs = copy.deepcopy(step.module)
+    reference = sgd(theirs)
+    reference.load_state_dict(copy.deepcopy(step.optimizer.state_dict()))
     step.optimizer.param_groups[0]["params"] = kind(step.optimizer.param_groups[0]["params"])
-    before = copy.deepcopy(step.module.state_dict())
-    for _ in range(9):
-        step(*batch())
-    after = step.module.state_dict()
-    assert not any(torch.equal(before[name], value) for name, value in after.items())
+    for seed in range(9):
+        step(*batch(seed))
+        eager_step(theirs, reference, batch(seed))
+        assert_same(step.module, theirs)
 
 
 @pytest.mark.parametrize("make", [sgd, adamw])
@@ -131,10 +126,10 @@ def test_after_a_schedule_steps_are_wholes_again() -> None:
     for at in range(40):
         step.optimizer.param_groups[0]["lr"] = 0.1 + at / 1000
         step(*batch())
-        assert not _is_whole(step) or types() is None
+        assert not is_whole(step) or types() is None
     for _ in range(40):
         step(*batch())
-    assert _is_whole(step)
+    assert is_whole(step)
 
 
 def test_a_loss_that_asks_for_the_mode_is_captured_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,4 +177,4 @@ def test_hooks_that_are_gone_leave_steps_whole() -> None:
     next(step.module.parameters()).register_hook(torch.neg).remove()
     for _ in range(40):
         step(*batch())
-    assert _is_whole(step)
+    assert is_whole(step)
