@@ -161,10 +161,10 @@ static inline float cosh_f32(float x) {
             Step(
                 _POLYNOMIAL
                 + """\
-    const float p = fma_f32(fma_f32(q, r, 1.0f), r, 1.0f);
-    const unsigned b = (unsigned)bits_f32(z), half = b >> 1;
-    const float y = p * from_bits_f32((int)(half << 23)) * from_bits_f32((int)((b - half) << 23));
-    const float e = __builtin_fabsf(x) > 104.0f ? 0.0f : y;
+    const float p = __builtin_fabsf(x) > 104.0f ? 0.0f : fma_f32(fma_f32(q, r, 1.0f), r, 1.0f);
+    const float low = z < 12583016.0f ? 12583016.0f : z;
+    const unsigned b = (unsigned)bits_f32(low), half = b >> 1;
+    const float e = p * from_bits_f32((int)(half << 23)) * from_bits_f32((int)((b - half) << 23));
 """,
                 ("e",),
             ),
