@@ -32,7 +32,7 @@ from tilewright.program import (
 )
 from tilewright.runtime import Executable
 
-from .programs import chain, f32, gather, kernel, linear_relu
+from .programs import affine, chain, f32, gather, kernel, linear_relu
 
 pytestmark = pytest.mark.usefixtures("any_parts")
 
@@ -99,6 +99,28 @@ def test_launches_see_what_launches_before_them_wrote(parts: int) -> None:
         for _ in range(20):
             (y,) = executable.run([x])
             torch.testing.assert_close(y, expected, rtol=1e-6, atol=1e-5)
+
+
+@pytest.mark.usefixtures("_threads", "any_parts")
+@pytest.mark.skipif(not torch.set_flush_denormal(False), reason="torch cannot on this processor")
+def test_all_threads_take_subnormal_numbers_as_their_caller_does() -> None:
+    n = 1 << 20
+    x, y = Buffer("x", f32(n), "input"), Buffer("y", f32(n), "output")
+    launch = Launch("half", (whole(x),), (whole(y),), 64)
+    program = Program(
+        "halves", (x, y), (affine("half", n, 0.5, 0.0),), (Segment((launch,)),), (Input("x"),),
+        (whole(y),),
+    )  # fmt: skip
+    executable = Executable(program)
+    value = torch.full((n,), 1e-39)
+    torch.set_num_threads(4)
+    for flushes in (False, True, False):  # and threads are left as they were
+        try:
+            torch.set_flush_denormal(flushes)
+            found = [executable.run([value])[0] for _ in range(20)]
+        finally:
+            torch.set_flush_denormal(False)
+        assert {int(y.count_nonzero()) for y in found} == {0 if flushes else n}
 
 
 @pytest.mark.usefixtures("_threads")

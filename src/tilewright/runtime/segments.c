@@ -44,6 +44,7 @@ typedef struct {
   const long *moves;
   long depth, outer;
   const Team *team;
+  unsigned long control;                        /* how the caller computes */
   long *clock, start;                           /* start: of the run, by the clock */
   Rest *rests;                                  /* of each thread */
   long failure;                                 /* 256 * step + code of the first that failed */
@@ -250,10 +251,32 @@ static void share(Run *run, long rank, long size) {
   }
 }
 
+/* How a thread rounds, and whether it takes subnormal numbers as 0 (`torch.set_flush_denormal`): of x86
+   without the flags of what has been. */
+#if defined(__SSE__)
+static unsigned long control(void) { return __builtin_ia32_stmxcsr() & ~63u; }
+static void compute_as(unsigned long control) { __builtin_ia32_ldmxcsr((unsigned)control); }
+#elif defined(__aarch64__)
+static unsigned long control(void) {
+  unsigned long word;
+  __asm__ volatile("mrs %0, fpcr" : "=r"(word));
+  return word;
+}
+static void compute_as(unsigned long control) { __asm__ volatile("msr fpcr, %0" : : "r"(control)); }
+#else
+static unsigned long control(void) { return 0; }
+static void compute_as(unsigned long control) { (void)control; }
+#endif
+
+/* All threads compute as the caller does, so that the bits of a result do not tell how many there are. */
 static void work(void *argument) {
   Run *run = argument;
+  const unsigned long own = control();
+  const int differs = own != run->control;
+  if (differs) compute_as(run->control);
   /* The team may be smaller than asked for: only inside does it know its size. */
   share(run, run->team->rank(), run->team->size());
+  if (differs) compute_as(own);
 }
 
 /* Say whether the team may be awake, as it is a moment after a run: little work is not worth waking it.
@@ -317,8 +340,8 @@ long tilewright_run(const Step *steps, long count, const Place *places, long poi
   for (long i = 0; i < threads; i++) rests[i].word = 0;
   const long start = call->clock || weight ? now() : 0;
   Run run = {.steps = steps, .count = count, .pointers = p, .moves = moves, .depth = depth,
-             .outer = outer, .team = call->team, .clock = call->clock, .start = start,
-             .rests = rests, .failure = NONE};
+             .outer = outer, .team = call->team, .control = control(), .clock = call->clock,
+             .start = start, .rests = rests, .failure = NONE};
   if (threads > 1) {
     call->team->parallel(work, &run, (unsigned)threads, 0);
     __atomic_store_n(&call->team->asked, now(), __ATOMIC_RELAXED);
