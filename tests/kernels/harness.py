@@ -27,6 +27,7 @@ from tilewright.kernels.body import contiguous
 from tilewright.kernels.cmath_tables import BY_TABLE
 from tilewright.kernels.support import SUPPORT, print_support
 from tilewright.runtime import check_target, processor
+from tilewright.runtime.toolchain import WIDE_VECTORS
 
 Array = np.ndarray
 CANARY = 64  # bytes after each output that must stay as they are
@@ -100,6 +101,7 @@ def compile_all(kernels: Sequence[Emitted], folder: Path, *extra: str) -> ctypes
     command = [
         "cc",
         *FLAGS,
+        *WIDE_VECTORS,
         "-march=native",
         "-Wall",
         "-Wno-unused-variable",

@@ -39,7 +39,7 @@ from tilewright.runtime.arrays import Array, conform
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.segments import RUNNER, in_rows, table_lines
 from tilewright.runtime.target import NATIVE
-from tilewright.runtime.toolchain import FLAGS
+from tilewright.runtime.toolchain import FLAGS, WIDE_VECTORS
 
 HEADER, CHECKER = (Path(__file__).with_name(f"standalone.{end}") for end in ("h", "c"))
 UNTOUCHED = 0xA5
@@ -122,7 +122,7 @@ def write_standalone(
     (folder / "check.c").write_text(CHECKER.read_text(encoding="utf-8"), encoding="utf-8")
     text = "\n".join(_program_lines(program, before, observed.after)) + "\n"
     (folder / "program.c").write_text(text, encoding="utf-8")
-    flags = " ".join((*FLAGS, f"-march={target or 'native'}"))
+    flags = " ".join((*FLAGS, *WIDE_VECTORS, f"-march={target or 'native'}"))
     (folder / "Makefile").write_text(MAKEFILE.format(flags=flags), encoding="utf-8")
     names = [buffer.name for buffer in program.buffers]
     data = [one[name] for one in (before, observed.after) for name in names if name in one]
