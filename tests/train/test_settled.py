@@ -72,9 +72,14 @@ def _write(net: Net, _: torch.optim.Optimizer) -> None:
         net.first.weight.mul_(0.5)
 
 
+def _ascend(_: Net, optimizer: torch.optim.Optimizer) -> None:
+    # slowly: what grows without bound grows its differences of rounding too
+    optimizer.param_groups[0].update(maximize=True, lr=0.001)
+
+
 def _reload(_: Net, optimizer: torch.optim.Optimizer) -> None:
     state = copy.deepcopy(optimizer.state_dict())
-    state["param_groups"][0]["lr"] = 0.25
+    state["param_groups"][0]["lr"] = 0.05
     for entries in state["state"].values():
         for name in entries:
             entries[name] = entries[name] * 2
@@ -86,7 +91,7 @@ def _put_in_place(net: Net, _: torch.optim.Optimizer) -> None:
 
 
 def _hook(net: Net, _: torch.optim.Optimizer) -> None:
-    net.first.register_forward_hook(lambda *given: given[-1] * 2)
+    net.first.register_forward_hook(lambda *given: given[-1] * 0.5)
 
 
 def _age(_: Net, optimizer: torch.optim.Optimizer) -> None:
@@ -101,7 +106,7 @@ CHANGES: dict[str, Change] = {
     "learning rate 0": _set("lr", 0),
     "learning rate, a tensor": _set("lr", torch.tensor(0.03)),
     "weight decay": _set("weight_decay", 0.5),
-    "maximize": _set("maximize", True),
+    "maximize": _ascend,
     "one more group": _add_a_group,
     "parameter's memory": _other_memory,
     "parameter's strides": _other_strides,
