@@ -22,12 +22,12 @@ from tilewright.graph import notation
 from tilewright.graph.build import Builder
 from tilewright.graph.evaluate import evaluate
 from tilewright.graph.ir import Graph, TensorType
-from tilewright.kernels import FLAGS, Emitted, emit, emit_naive
+from tilewright.kernels import Emitted, emit, emit_naive
 from tilewright.kernels.body import contiguous
 from tilewright.kernels.cmath_tables import BY_TABLE
 from tilewright.kernels.support import SUPPORT, print_support
 from tilewright.runtime import check_target, processor
-from tilewright.runtime.toolchain import WIDE_VECTORS
+from tilewright.runtime.toolchain import flags_for, identity_of
 
 Array = np.ndarray
 CANARY = 64  # bytes after each output that must stay as they are
@@ -87,6 +87,13 @@ def runnable(target: str) -> str:
     return target
 
 
+def compiler(target: str = "native", *extra: str) -> list[str]:
+    """Return cc and what it is told of Programs; of libraries, whose functions are seen here."""
+    flags = flags_for(identity_of(["cc"]), target)
+    kept = [flag for flag in flags if flag not in ("-fvisibility=hidden", "-w")]
+    return ["cc", *kept, "-shared", *extra]
+
+
 def compile_all(kernels: Sequence[Emitted], folder: Path, *extra: str) -> ctypes.CDLL:
     """Compile kernels into one library."""
     unique = {kernel.name: kernel.text for kernel in kernels}
@@ -98,17 +105,7 @@ def compile_all(kernels: Sequence[Emitted], folder: Path, *extra: str) -> ctypes
     library = folder / "kernels.so"
     unity = folder / "all.c"
     unity.write_text("\n".join(apart(name, text) for name, text in unique.items()))
-    command = [
-        "cc",
-        *FLAGS,
-        *WIDE_VECTORS,
-        "-march=native",
-        "-Wall",
-        "-Wno-unused-variable",
-        "-shared",
-        "-fPIC",
-        *extra,
-    ]
+    command = compiler("native", "-Wall", "-Wno-unused-variable", *extra)
     done = subprocess.run(
         [*command, str(unity), "-o", str(library), "-lm"], capture_output=True, text=True
     )

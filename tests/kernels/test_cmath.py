@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 from scipy import special
 
-from tilewright.kernels import FLAGS
 from tilewright.kernels.cmath import LANES_ULP, SNIPPETS, ULP
 from tilewright.kernels.cmath_tables import BY_TABLE
 from tilewright.kernels.lanes import STEPPED, TAKEN
 
-from .harness import runnable
+from .harness import compiler, runnable
 
 Array = np.ndarray
 TWO = ["pow", "atan2", "hypot", "xlogy", "xlog1py"]
@@ -79,15 +78,7 @@ def build(folder: Path, processor: str) -> tuple[ctypes.CDLL, str]:
     text += "\nint has_tables(void) { return HAS; }"
     source, library = folder / "cmath.c", folder / "cmath.so"
     source.write_text(text)
-    command = [
-        "cc",
-        *FLAGS,
-        f"-march={processor}",
-        "-Wall",
-        "-shared",
-        "-fPIC",
-        "-fopt-info-vec-optimized",
-    ]
+    command = compiler(processor, "-Wall", "-fopt-info-vec-optimized")
     done = subprocess.run(
         [*command, str(source), "-o", str(library), "-lm"], capture_output=True, text=True
     )

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from tilewright.base.dtypes import F64
-from tilewright.kernels import FLAGS
 from tilewright.kernels.cmath import DOUBLE_ULP, SNIPPETS
 from tilewright.kernels.lanes import STEPPED
+
+from .harness import compiler
 
 Array = np.ndarray
 ROADS = sorted(
@@ -55,8 +56,13 @@ def _compiled(
 ) -> tuple[ctypes.CDLL, set[str], dict[str, float]]:
     source, library = folder / "doubles.c", folder / "doubles.so"
     source.write_text(text)
-    flags = [*FLAGS, f"-march={processor}", "-shared", "-fPIC", "-fopt-info-vec-optimized"]
-    command = ["cc", *flags, str(source), "-o", str(library), "-lm"]
+    command = [
+        *compiler(processor, "-fopt-info-vec-optimized"),
+        str(source),
+        "-o",
+        str(library),
+        "-lm",
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     found = {int(at) for at in re.findall(r":(\d+):\d+: optimized: loop vec", done.stderr)}

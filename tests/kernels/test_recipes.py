@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.kernels.harness import body, compile_all, random_arrays, run, runnable
+from tests.kernels.harness import body, compile_all, compiler, random_arrays, run, runnable
 
 from tilewright.base.errors import Origin
 from tilewright.graph.evaluate import evaluate
 from tilewright.graph.evaluate_scalar import uniform
 from tilewright.graph.ir import Graph
-from tilewright.kernels import FLAGS, Emitted, choose_recipe, emit, emit_naive
+from tilewright.kernels import Emitted, choose_recipe, emit, emit_naive
 
 Kernels = tuple[dict[str, Graph], dict[str, tuple[Emitted, Emitted]], ctypes.CDLL]
 SOFTMAX = {
@@ -363,16 +363,7 @@ def test_innermost_loops_are_vectorised(name: str, tmp_path: Path) -> None:
     source = tmp_path / "kernel.c"
     source.write_text(kernel.text)
     done = subprocess.run(
-        [
-            "cc",
-            *FLAGS,
-            "-march=native",
-            "-c",
-            str(source),
-            "-o",
-            str(tmp_path / "kernel.o"),
-            "-fopt-info-vec",
-        ],
+        [*compiler("native", "-fopt-info-vec"), str(source), "-o", str(tmp_path / "kernel.so")],
         capture_output=True,
         text=True,
         check=True,

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from tilewright.base.dtypes import BY_NAME
-from tilewright.kernels import FLAGS
 from tilewright.kernels.support import print_support
 
-from .harness import runnable
+from .harness import compiler, runnable
 
 Array = np.ndarray
 BLOCK = 64
@@ -37,10 +36,8 @@ def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     folder = tmp_path_factory.mktemp("support")
     source, made = folder / "support.c", folder / "support.so"
     source.write_text(text)
-    flags = [*FLAGS, f"-march={request.param}", "-Wall", "-shared", "-fPIC"]
-    done = subprocess.run(
-        ["cc", *flags, str(source), "-o", str(made), "-lm"], capture_output=True, text=True
-    )
+    command = [*compiler(request.param, "-Wall"), str(source), "-o", str(made), "-lm"]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     library = ctypes.CDLL(str(made))
 

@@ -1,6 +1,7 @@
 """A Program as C of its own: it computes the same, and what goes beyond a buffer is told."""
 
 import re
+import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +27,7 @@ from tilewright.program import (
     While,
     whole,
 )
-from tilewright.runtime import observe, write_standalone
+from tilewright.runtime import find_toolchain, observe, write_standalone
 
 from .programs import chain, counter, gather, kernel, linear_relu
 
@@ -37,6 +38,17 @@ X = np.random.default_rng(0).normal(size=1001).astype(np.float32)
 def said(program: Program, inputs: Sequence[Array], folder: Path, target: str = "check") -> str:
     write_standalone(program, observe(program, inputs), folder)
     return run_standalone(folder, target)
+
+
+def test_c_is_compiled_as_programs_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "cc")
+    program = chain(2, 1001, 2)
+    write_standalone(program, observe(program, [X]), tmp_path)
+    made = subprocess.run(["make", "-n", "plain"], cwd=tmp_path, capture_output=True, text=True)
+    assert made.returncode == 0, made.stderr
+    compiled = [line.split() for line in made.stdout.splitlines() if " -c " in line]
+    assert compiled
+    assert all(set(line) >= set(find_toolchain().flags) for line in compiled)
 
 
 def collatz(count: int) -> Program:

@@ -57,7 +57,6 @@ from tilewright.kernels.depthwise import (
     emit_depthwise,
 )
 from tilewright.kernels.emit import (
-    FLAGS,
     Emitted,
     choose_recipe,
     emit,
@@ -94,7 +93,6 @@ __all__ = [
     "DEPTHWISE_DTYPES",
     "ATTENTION_DTYPES",
     "ATTENTION_RECIPE",
-    "FLAGS",
     "KNOB_LIMITS",
     "PRODUCT_DTYPES",
     "PRODUCT_RECIPE",

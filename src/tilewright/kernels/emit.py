@@ -4,7 +4,8 @@ The idea: the text depends on nothing but what is computed, so that kernels that
 are the same text and have the same name; how it is cut into parts depends on the shapes alone, and
 no part's result on how many threads run the parts.
 
-This module does not know a compiler or how kernels are called; `FLAGS` says what it counts on.
+This module does not know a compiler, nor how kernels are called.  The texts count on what the
+toolchain's flags say: sums and products are rounded one by one, NaN and infinities are kept.
 """
 
 import functools
@@ -48,9 +49,6 @@ from tilewright.kernels.words import as_words
 if TYPE_CHECKING:
     from tilewright.kernels.contraction import Product, Tiling
 
-# What the text counts on: sums and products are rounded one by one as in torch, NaN, infinities and
-# signed zeros are kept; loops are vectorised.
-FLAGS = ("-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fopenmp-simd")
 PARTS = 64  # at most: enough for any CPU to share evenly
 PART_WORK = 16384  # operations below which a part is not worth a thread's attention: a microsecond
 _NAME = "KERNEL"

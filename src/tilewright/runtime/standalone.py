@@ -39,7 +39,7 @@ from tilewright.runtime.arrays import Array, conform
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.segments import RUNNER, in_rows, table_lines
 from tilewright.runtime.target import NATIVE
-from tilewright.runtime.toolchain import FLAGS, WIDE_VECTORS
+from tilewright.runtime.toolchain import AS_WRITTEN, FLAGS, GCC, WIDE_VECTORS
 
 HEADER, CHECKER = (Path(__file__).with_name(f"standalone.{end}") for end in ("h", "c"))
 UNTOUCHED = 0xA5
@@ -49,7 +49,9 @@ MAKEFILE = """\
 # `make check` runs the program on `data` and compares what it makes with what is expected;
 # `make sanitize` does so under AddressSanitizer and UBSan.
 CC = cc
-FLAGS = {flags}
+FLAGS := {flags}
+FLAGS += $(shell uname -m | grep -q x86_64 && echo {wide})
+FLAGS += $(shell $(CC) --version | grep -q "{gcc}" && echo {as_written})
 ERRORS = address,undefined,float-cast-overflow
 # As optimised as it takes to round a product and its sum at once where that is asked for.
 SANITIZE = -O1 -fexpensive-optimizations -g1 -fsanitize=$(ERRORS) -fno-sanitize-recover=all
@@ -122,8 +124,9 @@ def write_standalone(
     (folder / "check.c").write_text(CHECKER.read_text(encoding="utf-8"), encoding="utf-8")
     text = "\n".join(_program_lines(program, before, observed.after)) + "\n"
     (folder / "program.c").write_text(text, encoding="utf-8")
-    flags = " ".join((*FLAGS, *WIDE_VECTORS, f"-march={target or 'native'}"))
-    (folder / "Makefile").write_text(MAKEFILE.format(flags=flags), encoding="utf-8")
+    flags = " ".join((*FLAGS, f"-march={target or 'native'}"))
+    makefile = MAKEFILE.format(flags=flags, wide=WIDE_VECTORS, gcc=GCC, as_written=AS_WRITTEN)
+    (folder / "Makefile").write_text(makefile, encoding="utf-8")
     names = [buffer.name for buffer in program.buffers]
     data = [one[name] for one in (before, observed.after) for name in names if name in one]
     (folder / "data").write_bytes(b"".join(data))

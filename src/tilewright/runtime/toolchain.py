@@ -46,10 +46,10 @@ FLAGS = (
 )
 # Compilers hold back from 64-byte vectors, for fear of lower clocks; whole programs of them gain.
 # GCC 12.2 that holds back, as for Intel's processors, reads a row's last lanes without their mask.
-X86 = platform.machine() in ("x86_64", "AMD64")
-WIDE_VECTORS = ("-mprefer-vector-width=512",) if X86 else ()
+WIDE_VECTORS = "-mprefer-vector-width=512"  # of x86
 # GCC merges turns of an outer loop with one another, and then gathers rows that lie together.
-AS_WRITTEN = ("-fno-loop-unroll-and-jam",)
+AS_WRITTEN = "-fno-loop-unroll-and-jam"
+GCC = "Free Software Foundation"  # what it says of itself; clang knows no AS_WRITTEN
 LINK_FLAGS = ("-shared", "-fPIC", "-Wl,-Bsymbolic", "-Wl,-z,now")
 LIBRARIES = ("-lm",)
 NAMES = ("cc", "gcc", "clang")
@@ -160,14 +160,19 @@ def build(toolchain: Toolchain, texts: Mapping[str, str]) -> ctypes.CDLL:
 @functools.lru_cache
 def _toolchain(target: str, cc: str, path: str, cache: str, most: int) -> Toolchain:
     command = shlex.split(cc) if cc.strip() else _first_compiler(path)
-    identity = _identity(command)
-    flags: tuple[str, ...] = (*FLAGS, f"-march={target}")
-    if "Free Software Foundation" in identity:
-        flags = (*flags, *AS_WRITTEN)
+    identity = identity_of(command)
+    flags = flags_for(identity, target)
     if "ziglang" in command:
         flags = (*flags, "-fno-sanitize=undefined")
-    flags = (*flags, *WIDE_VECTORS)
     return Toolchain(tuple(command), identity, flags, Cache(Path(cache), most))
+
+
+def flags_for(identity: str, target: str) -> tuple[str, ...]:
+    """Return what a compiler that says this of itself is told, for an instruction set."""
+    flags: tuple[str, ...] = (*FLAGS, f"-march={target}")
+    if platform.machine() in ("x86_64", "AMD64"):
+        flags = (*flags, WIDE_VECTORS)
+    return (*flags, AS_WRITTEN) if GCC in identity else flags
 
 
 def _first_compiler(path: str) -> list[str]:
@@ -185,7 +190,7 @@ def _first_compiler(path: str) -> list[str]:
     )
 
 
-def _identity(command: Sequence[str]) -> str:
+def identity_of(command: Sequence[str]) -> str:
     """Return what the compiler says of itself."""
     try:
         done = subprocess.run(
