@@ -15,6 +15,7 @@ from tilewright.kernels.cmath_wide import (
     ERF_NEAR,
     ERF_TERMS,
     ROOT_TERMS,
+    TERMS,
 )
 from tilewright.kernels.cmath_wide_circular import (
     ATAN_LANES,
@@ -28,6 +29,57 @@ from tilewright.kernels.cmath_wide_circular import (
 )
 
 _FAR = "!(__builtin_fabsf(x) < 1048576.0f)"  # as NaN is, which has the same bits by one road only
+# Of x = q pi/2 + t - d in float32, |x| < 2^20, q in the low bits of z: sin(t - d) is t less its
+# rest, cos(t - d) is a and its rest.  The first part of pi/2 is taken away exactly, and what the
+# second rounds is kept.
+_TURNED = (
+    f"""\
+    const float z = fma_f32(x, 0.636619747f, rounding), n = z - rounding;
+    const float r = fma_f32(-n, {QUARTER[0]}, x), t = r - n * {QUARTER[1]};
+    const float d = fma_f32(n, {QUARTER[2]}, fma_f32(n, {QUARTER[1]}, t - r));
+    const float s = t * t;
+"""
+    + horner("q", "s", SIN_TERMS)
+    + horner("c", "s", COS_TERMS)
+    + """\
+    const float sine_rest = fma_f32(q, t * s, d);
+    const float a = fma_f32(s, -0.5f, 1.0f), e = fma_f32(s, -0.5f, 1.0f - a);
+    const float cosine_rest = fma_f32(t, d, fma_f32(c, s * s, e));
+"""
+)
+# Of asin(t) = t + t s q for s = t^2 up to 1/4; pi/2 and pi in two parts.
+_ASIN = horner(
+    "q",
+    "s",
+    (
+        "3.74816135e-2f",
+        "1.44679835e-2f",
+        "3.17982771e-2f",
+        "4.45183814e-2f",
+        "7.50049427e-2f",
+        "1.66666597e-1f",
+    ),
+)
+_WHOLE, _WHOLE_LOW = "3.14159274f", "-8.74227766e-8f"
+# Of e^(a^2) erfc(a) (1 + a), as a polynomial of (a - 2.5) / (a + 2.5) for a from 0.4 to 10.1.
+_ERFC = horner(
+    "c",
+    "t",
+    (
+        "-3.064681e-5f",
+        "2.08286219e-4f",
+        "3.35517048e-4f",
+        "-1.7369074e-3f",
+        "-8.47681193e-4f",
+        "1.43807968e-2f",
+        "-3.15232202e-2f",
+        "1.62986405e-2f",
+        "7.63443708e-2f",
+        "-2.47046754e-1f",
+    ),
+)
+_ERF = horner("g", "s", ERF_TERMS)
+_POWER = horner("q", "r", TERMS)
 
 TRIGONOMETRIC = (
     Snippet(
@@ -110,36 +162,47 @@ static inline double far_turns(float x, long *q) {
     Snippet(
         "turned_f32",
         f"""\
-/* sin(x + q pi/2) for |x| < 2^20 in float32, q left in the low bits of what rounds to quarters.
-   The first part of pi/2 is taken away exactly, and what the second rounds is kept. */
+/* sin(x + q pi/2) for |x| < 2^20 in float32, q left in the low bits of what rounds to quarters. */
 static inline float turned_f32(float x, float rounding) {{
-    const float z = fma_f32(x, 0.636619747f, rounding), n = z - rounding;
-    const float r = fma_f32(-n, {QUARTER[0]}, x), t = r - n * {QUARTER[1]};
-    const float d = fma_f32(n, {QUARTER[2]}, fma_f32(n, {QUARTER[1]}, t - r));
-    const float s = t * t;
-"""
-        + horner("q", "s", SIN_TERMS)
-        + horner("c", "s", COS_TERMS)
-        + """\
-    const float sine = t - fma_f32(q, t * s, d);
-    const float a = fma_f32(s, -0.5f, 1.0f), e = fma_f32(s, -0.5f, 1.0f - a);
-    const float y = bits_f32(z) & 1 ? a + fma_f32(t, d, fma_f32(c, s * s, e)) : sine;
+{_TURNED}\
+    const float sine = t - sine_rest, y = bits_f32(z) & 1 ? a + cosine_rest : sine;
     return from_bits_f32(bits_f32(y) ^ (int)((unsigned)(bits_f32(z) & 2) << 30));
-}""",
+}}""",
         ("bits_f32", "fma_f32"),
     ),
-    *(
-        Snippet(
-            f"tan_{road}",
-            f"""\
-static inline float tan_{road}(float x) {{
+    Snippet(
+        "tan_near_f32",
+        f"""\
+/* The sine by the cosine; what these and the quotient round is kept. */
+static inline float tan_near_f32(float x) {{
+#ifdef __FMA__
+    const float rounding = {ROUNDING["sin"]};
+{_TURNED}\
+    const float sine = t - sine_rest, sine_low = (t - sine) - sine_rest;
+    const float cosine = a + cosine_rest, cosine_low = (a - cosine) + cosine_rest;
+    const int odd = bits_f32(z) & 1;
+    const float top = odd ? -cosine : sine, top_low = odd ? -cosine_low : sine_low;
+    const float below = odd ? sine : cosine, below_low = odd ? sine_low : cosine_low;
+    const float inverse = 1.0f / below, y = top * inverse;
+    const float rest = fma_f32(-y, below, top) + (top_low - y * below_low);
+    return x == 0.0f ? x : fma_f32(rest, inverse, y);
+#else
     long q;
-    const double r = {turns}(x, &q);
+    const double r = near_turns(x, &q);
     return tan_of(x, r, q);
+#endif
 }}""",
-            (turns,),
-        )
-        for road, turns in (("near_f32", "near_turns"), ("f32", "far_turns"))
+        ("near_turns", "bits_f32", "fma_f32"),
+    ),
+    Snippet(
+        "tan_f32",
+        f"""\
+static inline float tan_f32(float x) {{
+    long q;
+    const double r = far_turns(x, &q);
+    return {_FAR} ? tan_of(x, r, q) : tan_near_f32(x);
+}}""",
+        ("far_turns", "tan_near_f32"),
     ),
     in_roads("tan_f32", "float", _FAR, "tan_near_f32", ("tan_near_f32",)),
     *(
@@ -260,26 +323,67 @@ static inline double asin_wide(double t) {
         ("fused",),
     ),
     Snippet(
+        "sine_arc_f32",
+        f"""\
+/* The root of s, and what it has rounded. */
+static inline float root_f32(float s, float *low) {{
+    const float y = __builtin_sqrtf(s);
+    *low = fma_f32(-y, y, s) * (s == 0.0f ? 0.0f : 0.5f / y);
+    return y;
+}}
+/* base + (u + u s q), of which what is added last is small, and `under` what base and u are short
+   of; s is the square of u, or where that is twice a sine, of the sine. */
+static inline float sine_arc_f32(float base, float under, float u, float s) {{
+{_ASIN}\
+    const float y = base + u, lost = u - (y - base);
+    return y + (lost + fma_f32(u * s, q, under));
+}}""",
+        ("fma_f32",),
+    ),
+    Snippet(
         "asin_f32",
-        """\
-static inline float asin_f32(float x) {
+        f"""\
+/* Beyond 1/2 pi/2 - 2 asin(root((1 - x) / 2)). */
+static inline float asin_f32(float x) {{
+#ifdef __FMA__
+    const float a = __builtin_fabsf(x);
+    const int far = a > 0.5f;
+    const float s = far ? 0.5f - 0.5f * a : a * a;
+    float low;
+    const float root = root_f32(s, &low);
+    const float u = far ? -2.0f * root : a, under = far ? {HALF_PI[1]} - 2.0f * low : 0.0f;
+    return __builtin_copysignf(sine_arc_f32(far ? {HALF_PI[0]} : 0.0f, under, u, s), x);
+#else
     const double a = __builtin_fabs((double)x);
     const double y = asin_wide(a > 0.5 ? __builtin_sqrt(0.5 * (1.0 - a)) : a);
     return __builtin_copysignf((float)(a > 0.5 ? 1.5707963267948966 - 2.0 * y : y), x);
-}""",
-        ("asin_wide",),
+#endif
+}}""",
+        ("asin_wide", "sine_arc_f32"),
     ),
     Snippet(
         "acos_f32",
-        """\
-static inline float acos_f32(float x) {
+        f"""\
+static inline float acos_f32(float x) {{
+#ifdef __FMA__
+    const float a = __builtin_fabsf(x);
+    const int far = a > 0.5f, behind = x < 0.0f;
+    const float s = far ? 0.5f - 0.5f * a : a * a;
+    float low;
+    const float root = root_f32(s, &low);
+    const float end = behind ? {_WHOLE} : 0.0f, end_low = behind ? {_WHOLE_LOW} : 0.0f;
+    const float u = far ? (behind ? -2.0f * root : 2.0f * root) : -x;
+    const float under = far ? end_low + (behind ? -2.0f * low : 2.0f * low) : {HALF_PI[1]};
+    return sine_arc_f32(far ? end : {HALF_PI[0]}, under, u, s);
+#else
     const double a = __builtin_fabs((double)x);
     const double y = asin_wide(a > 0.5 ? __builtin_sqrt(0.5 * (1.0 - a)) : a);
     const double edge = x > 0.0f ? 2.0 * y : 3.141592653589793 - 2.0 * y;
     const double middle = 1.5707963267948966 - (x > 0.0f ? y : -y);
     return (float)(a > 0.5 ? edge : middle);
-}""",
-        ("asin_wide",),
+#endif
+}}""",
+        ("asin_wide", "sine_arc_f32"),
     ),
 )
 
@@ -308,9 +412,33 @@ static inline float erf_f32(float x) {
     ERF_LANES,
     Snippet(
         "erfc_f32",
-        """\
-/* e^(x^2) erfc(x) (1 + x) is a polynomial of (x - 3) / (x + 3) to 1e-12 for x in [0, 10.5]. */
-static inline float erfc_f32(float x) {
+        f"""\
+/* Near 0 1 - erf x; beyond, e^(-x^2) times p / (1 + x), p a polynomial, and what these, the square
+   and the power have rounded.  In double p is one from 0 on. */
+static inline float erfc_f32(float x) {{
+#ifdef __FMA__
+    const float b = __builtin_fabsf(x), a = b > 10.5f ? 10.5f : b, s = a * a;
+    const float t = (a - 2.5f) / (a + 2.5f), below = 1.0f + a, inverse = 1.0f / below;
+    const float lost = a < 1.0f ? (1.0f - below) + a : (a - below) + 1.0f;
+{_ERFC}\
+    const float p = fma_f32(c, t, 0.737822294f);
+    const float p_low = fma_f32(c, t, 0.737822294f - p) - 2.0314e-8f, y = p * inverse;
+    const float y_low = (fma_f32(-y, below, p) + (p_low - y * lost)) * inverse;
+    /* e^-(s + low) = 2^k (e + e_low), and 0 before it is scaled where nothing is left. */
+    const float z = fma_f32(s, -1.44269504f, 12583166.0f), n = z - 12583166.0f;
+    const float high = fma_f32(n, -0.693145752f, -s);
+    const float low = fma_f32(n, -1.42860677e-6f, -fma_f32(a, a, -s));
+    const float r = high + low, r_low = (high - r) + low;
+{_POWER}\
+    const float rest = r + fma_f32(r * r, q, r_low), e = 1.0f + rest, e_low = (1.0f - e) + rest;
+    const float product = fma_f32(e, y, fma_f32(e, y_low, e_low * y));
+    const unsigned k = (unsigned)bits_f32(z), half = k >> 1;
+    const float tail = (b > 10.06f ? 0.0f : product) * from_bits_f32((int)(half << 23))
+                       * from_bits_f32((int)((k - half) << 23));
+{_ERF}\
+    const float near = 1.0f - __builtin_copysignf(fma_f32(g, a, a), x);
+    return a < 0.4f ? near : x < 0.0f ? 2.0f - tail : tail;
+#else
     const double b = __builtin_fabs((double)x), a = b > 10.5 ? 10.5 : b;
     const double t = (a - 3.0) / (a + 3.0);
     double q = -1.996680634686951e-6;
@@ -331,7 +459,8 @@ static inline float erfc_f32(float x) {
     const double tail = q / (1.0 + a) * exp_wide(-a * a);
     const float y = (float)(x < 0.0f ? 2.0 - tail : tail);
     return x != x ? x : y;
-}""",
-        ("fused", "exp_wide"),
+#endif
+}}""",
+        ("bits_f32", "fma_f32", "fused", "exp_wide"),
     ),
 )

@@ -1,4 +1,4 @@
-"""Exponentials, logarithms and the error function of doubles as C text.
+"""Exponentials, logarithms and powers of doubles as C text.
 
 The idea: as for float32, without branches, so that a loop over them is vectors' work; what is taken
 away from the argument is taken away in two parts, of which the first leaves no rounding.
@@ -71,54 +71,6 @@ _LOG = horner(
         "2.857142874272999e-1",
         "3.999999999941386e-1",
         "6.666666666666734e-1",
-    ),
-    "double",
-)
-# Of erf(a) = a + a q up to 1.125, as a polynomial of a^2; beyond, of the eighth root of erfc(a), as
-# one of a - 1.25, where its rounding counts most, up to 6, from where on erf rounds to 1.
-_ERF_NEAR = horner(
-    "q",
-    "s",
-    (
-        "5.2868727936206354e-11",
-        "-1.0937494658474861e-9",
-        "1.4535747431630284e-8",
-        "-1.6329967005390185e-7",
-        "1.6458879628055166e-6",
-        "-1.4925448997749322e-5",
-        "0.0001205532437376006",
-        "-0.000854832677636047",
-        "0.005223977620883623",
-        "-0.026866170644630333",
-        "0.11283791670952265",
-        "-0.37612638903183687",
-        "0.12837916709551256",
-    ),
-    "double",
-)
-_ERF_ROOT = horner(
-    "p",
-    "t",
-    (
-        "5.535251968104591e-14",
-        "-1.4573407611744035e-12",
-        "1.802573644318373e-11",
-        "-1.4204706433891593e-10",
-        "7.81511572302889e-10",
-        "-2.6171013421335202e-9",
-        "3.097170508045909e-10",
-        "3.629059023232359e-8",
-        "-4.989294641251063e-8",
-        "-2.784085277591182e-7",
-        "-4.922985865973999e-6",
-        "4.1505729366205056e-5",
-        "5.562384094235345e-5",
-        "-0.0012688216704583404",
-        "0.0009893860031748181",
-        "0.020511987730759046",
-        "-0.025645159889738846",
-        "-0.27836074855078435",
-        "0.7259082077621887",
     ),
     "double",
 )
@@ -346,13 +298,15 @@ static inline double log_f64(double x) {{
         ("bits_f64", "fused", "log_edges_f64"),
     ),
     Snippet(
-        "log1p_f64",
+        "log1p_of_two_f64",
         f"""\
-/* What 1 + x has rounded is lost / u of the logarithm; where that is of no exponent, f is x. */
-static inline double log1p_f64(double x) {{
+/* ln(1 + x + t), t less than a place of x.  What 1 + x has rounded is lost / u of the logarithm;
+   where that is of no exponent, f is x. */
+static inline double log1p_of_two_f64(double x, double t) {{
     const double u = 1.0 + x, v = u - 1.0, lost = (1.0 - (u - v)) + (x - v);
 {_PARTS}\
-    const double n = k, f = n == 0.0 ? x : m - 1.0, missing = n == 0.0 ? 0.0 : lost / u;
+    const double n = k, f = n == 0.0 ? x : m - 1.0;
+    const double missing = (n == 0.0 ? t : lost + t) / u;
 {_REST}\
     const double below = h - (fused(n, 1.9082149292705877e-10, missing) + rest);
     const double y = log_edges_f64(u, fused(n, 0.6931471803691238, f - below));
@@ -360,28 +314,16 @@ static inline double log1p_f64(double x) {{
 }}""",
         ("bits_f64", "fused", "log_edges_f64"),
     ),
+    Snippet(
+        "log1p_f64",
+        "static inline double log1p_f64(double x) { return log1p_of_two_f64(x, 0.0); }",
+        ("log1p_of_two_f64",),
+    ),
     _logarithm_in("log2", ("1.4426950216293335", "1.9259629911266175e-8"), ("1.0", "0.0")),
     _logarithm_in(
         "log10",
         ("0.4342944622039795", "1.9699272335463627e-8"),
         ("0.30102999566224753", "1.7336659603752853e-12"),
-    ),
-)
-
-_ERROR_FUNCTIONS = (
-    Snippet(
-        "erf_f64",
-        f"""\
-/* Near 0 a polynomial of x^2 times x; beyond, 1 - p^8, p a polynomial: errors of p count little. */
-static inline double erf_f64(double x) {{
-    const double a = __builtin_fabs(x), s = a * a;
-{_ERF_NEAR}\
-    const double near = fused(q, a, a), t = (a > 6.0 ? 6.0 : a) - 1.25;
-{_ERF_ROOT}\
-    const double square = p * p, fourth = square * square;
-    return __builtin_copysign(a > 1.125 ? fused(-fourth, fourth, 1.0) : near, x);
-}}""",
-        ("fused",),
     ),
 )
 
@@ -447,4 +389,4 @@ static inline double pow_f64(double x, double y) {{
     ),
 )
 
-DOUBLES = (*_EXPONENTIALS, *_LOGARITHMS, *_ERROR_FUNCTIONS, *_POWERS)
+DOUBLES = (*_EXPONENTIALS, *_LOGARITHMS, *_POWERS)

@@ -1,6 +1,7 @@
 """Inverse hyperbolic functions, lengths, and products with logarithms as C text.
 
-The idea: a logarithm of 1 + e in double, e found without cancellation, rounded once.
+The idea: a logarithm of 1 + e, e found without cancellation: for float32 in double, rounded once;
+for doubles in two of them.
 
 This module does not know who calls them; the errors stand in `cmath`.
 """
@@ -40,8 +41,64 @@ static inline float atanh_f32(float x) {
 }""",
         ("log_wide", "log_edges"),
     ),
+    Snippet(
+        "asinh_f64",
+        """\
+/* From 2^60 on ln 2|x|. */
+static inline double asinh_f64(double x) {
+    const double b = __builtin_fabs(x), s = b * b, rest = s / (1.0 + __builtin_sqrt(1.0 + s));
+    const int far = b > 1152921504606846976.0;
+    const double e = far ? b : b + rest, t = far ? 0.0 : (b - e) + rest;
+    const double y = log1p_of_two_f64(e, t);
+    return __builtin_copysign(far ? y + 0.6931471805599453 : y, x);
+}""",
+        ("log1p_of_two_f64",),
+    ),
+    Snippet(
+        "acosh_f64",
+        """\
+static inline double acosh_f64(double x) {
+    const int far = x > 1152921504606846976.0;
+    const double b = x - 1.0;
+    double low;
+    const double root = root_f64(b * (x + 1.0), &low), sum = root + b;
+    const double y = log1p_of_two_f64(far ? x : sum, far ? 0.0 : (root - sum) + b + low);
+    return x < 1.0 ? __builtin_nan("") : far ? y + 0.6931471805599453 : y;
+}""",
+        ("log1p_of_two_f64", "root_f64"),
+    ),
+    Snippet(
+        "atanh_f64",
+        """\
+/* Half of ln(1 + 2 a / (1 - a)); what the difference and the quotient have rounded is kept. */
+static inline double atanh_f64(double x) {
+    const double a = __builtin_fabs(x), below = 1.0 - a, lost = (1.0 - below) - a;
+    const double inverse = 1.0 / below, e = 2.0 * a * inverse;
+    const double t = (fused(-e, below, 2.0 * a) - e * lost) * inverse;
+    return __builtin_copysign(0.5 * log1p_of_two_f64(e, t), x);
+}""",
+        ("log1p_of_two_f64", "fused"),
+    ),
 )
 PAIRS = (
+    Snippet(
+        "hypot_f64",
+        """\
+/* Of numbers of middle size, squared in two doubles each; the root's rounding is taken back. */
+static inline double hypot_f64(double x, double y) {
+    const double a = __builtin_fabs(x), b = __builtin_fabs(y);
+    const double low = a < b ? a : b, high = a < b ? b : a, all = __builtin_inf();
+    const double small = high < 0x1p-500 ? 0x1p600 : 1.0, scale = high > 0x1p500 ? 0x1p-600 : small;
+    double hl, ll;
+    const double h = product_f64(high * scale, high * scale, &hl);
+    const double l = product_f64(low * scale, low * scale, &ll);
+    const double s = h + l, root = __builtin_sqrt(s);
+    const double rest = fused(-root, root, s) + (((h - s) + l) + (hl + ll));
+    const double r = s == 0.0 ? 0.0 : root + rest * (0.5 / root);
+    return a == all || b == all ? all : r / scale;
+}""",
+        ("product_f64", "fused"),
+    ),
     Snippet(
         "hypot_f32",
         """\

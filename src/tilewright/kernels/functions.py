@@ -48,10 +48,6 @@ _UNARY = frozenset(
 _BINARY = frozenset(("pow", "atan2", "hypot", "xlogy", "xlog1py"))
 # Of numbers that a half type holds as they are, these make such: one of them, or a shorter one.
 _SHORT = frozenset(("neg", "abs", "sign", "max", "min", "copysign", *_ROUNDING))
-# Of doubles, these are the C library's: the others are vectors' work.
-_LIBRARY_F64 = frozenset(
-    ("tan", "asin", "acos", "atan", "atan2", "asinh", "acosh", "atanh", "erfc", "hypot")
-)
 
 
 def meet(terms: Sequence[Term]) -> tuple[DType, bool]:
@@ -153,7 +149,7 @@ def _float(fn: str, terms: list[Term], dtype: DType, used: set[str]) -> Term:
         name = f"{fn}_{n}"
     else:
         assert fn in _UNARY or fn in _BINARY, f"{fn} of floats has no C function"
-        name = fn if dtype == F64 and fn in _LIBRARY_F64 else f"{fn}_{n}"
+        name = f"{fn}_{n}"
     used.add(name)
     return Term(f"{name}({', '.join(term.text for term in terms)})", dtype)
 
