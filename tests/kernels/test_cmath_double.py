@@ -1,6 +1,7 @@
 """The functions of doubles: errors beside the C library's functions of 80 bits, edges as in C99."""
 
 import ctypes
+import platform
 import re
 import subprocess
 from pathlib import Path
@@ -16,6 +17,7 @@ from .harness import compiler
 
 Array = np.ndarray
 TWO = ("pow", "atan2", "hypot")
+UNDERFLOW = 16  # fenv's, of x86
 ROADS = sorted(
     name for name in DOUBLE_ULP if F64 in STEPPED.get(name, ())
 )  # branches, but by lanes
@@ -138,6 +140,26 @@ def test_every_loop_is_vectorised(
         pytest.skip("only gcc says what it has vectorised in this form")
     wanted = set(DOUBLE_ULP).difference(ROADS)
     assert built[1] >= (wanted if built[2] is DOUBLE_ULP else wanted - {"pow"})
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="says underflow by another number")
+@pytest.mark.parametrize("name", ["exp", "exp2", "sigmoid"])
+def test_what_is_below_all_numbers_is_0_without_rounding_there(
+    name: str, built: tuple[ctypes.CDLL, set[str], dict[str, float]]
+) -> None:
+    """As of float32, for Intel's processors."""
+    library = ctypes.CDLL("libm.so.6")
+    last = np.nextafter(-1076 if name == "exp2" else -746, -np.inf)
+    x = np.concatenate([np.geomspace(last, -1.7e308, 95), [-np.inf], np.linspace(last, -1e4, 9600)])
+    library.feclearexcept(UNDERFLOW)
+    found = call(built[0], f"loop_{name}", x, x)
+    assert not library.fetestexcept(UNDERFLOW)
+    np.testing.assert_array_equal(found, 0)
+    library.feclearexcept(UNDERFLOW)
+    subnormal = np.full(96, -1070.5 if name == "exp2" else -740.5)
+    call(built[0], f"loop_{name}", subnormal, subnormal)
+    assert library.fetestexcept(UNDERFLOW)
+    library.feclearexcept(UNDERFLOW)
 
 
 @pytest.mark.parametrize("name", ROADS)

@@ -99,22 +99,23 @@ _REDUCED = """\
 
 
 def _scaled(power: int) -> str:
-    """Return the lines that make y = 2^(k + power) p: by halves, so that subnormal results are
-    rounded once."""
+    """Return the lines that make y = 2^(k + power) p, k as if it were -1077 where it is less: by
+    halves, so that subnormal results are rounded once."""
     return f"""\
-    const unsigned long b = (unsigned long)bits_f64(z) + {power + 2046}, half = b >> 1;
+    const double least = z < 6755399441054667.0 ? 6755399441054667.0 : z;
+    const unsigned long b = (unsigned long)bits_f64(least) + {power + 2046}, half = b >> 1;
     const double scale = from_bits_f64((long)(half << 52));
     const double y = p * scale * from_bits_f64((long)((b - half) << 52));
 """
 
 
-# 2^k e^(high - low).
+# 2^k e^(high - low); 0 before it is scaled where nothing is left, as what rounds to 0 is slow on
+# Intel's.
 _RAISED = f"""\
 {_EXP}\
-    const double p = 1.0 + (high + fused(r * r, q, -low));
+    const double p = x < -746.0 ? 0.0 : 1.0 + (high + fused(r * r, q, -low));
 {_scaled(0)}\
-    const double finite = x > 709.79 ? __builtin_inf() : y;
-    return x < -746.0 ? 0.0 : finite;
+    return x > 709.79 ? __builtin_inf() : y;
 """
 # x = 2^n m, m in [sqrt(1/2), sqrt 2), of u > 0: x, or 2^54 times as much where that is subnormal.
 _PARTS = """\
@@ -194,10 +195,9 @@ static inline double exp2_f64(double x) {{
     const double z = x + 6755399441055744.0;
     const double r = x - (z - 6755399441055744.0);
 {_EXP2}\
-    const double p = fused(q, r, 1.0);
+    const double p = x < -1076.0 ? 0.0 : fused(q, r, 1.0);
 {_scaled(0)}\
-    const double finite = x >= 1024.0 ? __builtin_inf() : y;
-    return x < -1076.0 ? 0.0 : finite;
+    return x >= 1024.0 ? __builtin_inf() : y;
 }}""",
         ("bits_f64", "fused"),
     ),
