@@ -88,7 +88,7 @@ def runnable(target: str) -> str:
 
 
 def compiler(target: str = "native", *extra: str) -> list[str]:
-    """Return cc and what it is told of Programs; of libraries, whose functions are seen here."""
+    """Return cc with the flags of Programs, less those that hide functions and warnings."""
     flags = flags_for(identity_of(["cc"]), target)
     kept = [flag for flag in flags if flag not in ("-fvisibility=hidden", "-w")]
     return ["cc", *kept, "-shared", *extra]

@@ -10,8 +10,8 @@ measures them again), in units of the last place of the float32 result:
 
 ==========  =====   ==========  =====   ==========  =====   ==========  =====
 exp         0.9     log         0.9     sin         1.0     tanh        1.7
-exp2        0.9     log2        1.1     cos         1.0     sigmoid     1.5
-expm1       1.5     log10       1.0     tan         1.2     erf         0.9
+exp2        0.9     log2        1.1     cos         1.1     sigmoid     1.5
+expm1       1.5     log10       1.0     tan         1.4     erf         0.9
 sinh        0.6     log1p       0.9     asin        0.7     erfc        1.4
 cosh        0.6     pow         0.6     acos        0.7     rsqrt       1.5
                                         atan        1.3     atan2       0.6
@@ -23,16 +23,16 @@ Where vectors have 64 bytes, exp of many lanes at once has 1.0 (`cmath_tables`).
 Without fused multiply-adds exp, all logarithms, sigmoid, tanh, tan, asin, acos and erfc are in
 double: 0.6.
 
-Of doubles, in units of the last place of the double (without fused multiply-adds up to 3.3 for
-erfc, 2.5 for tanh, 2.3 for sigmoid, 0.4 more for the others):
+Of doubles, in units of the last place of the double (without fused multiply-adds up to 3.6 for
+erfc, 2.5 for tanh, 2.3 for sigmoid, 0.5 more for the others):
 
 ==========  =====   ==========  =====   ==========  =====   ==========  =====
 exp         1.0     log         0.9     sin         0.9     tanh        1.7
 exp2        0.9     log2        0.9     cos         0.9     sigmoid     1.5
 expm1       1.5     log10       0.9     tan         1.3     erf         1.9
-sinh        1.7     log1p       0.9     asin        0.7     erfc        2.3
-cosh        1.4     pow         1.0     acos        0.7     hypot       0.6
-asinh       1.3     acosh       1.4     atan        1.3     atan2       1.5
+sinh        1.7     log1p       0.9     asin        0.7     erfc        2.6
+cosh        1.4     pow         1.0     acos        0.7     hypot       0.8
+asinh       1.3     acosh       1.1     atan        1.4     atan2       1.6
 atanh       0.9
 ==========  =====   ==========  =====   ==========  =====   ==========  =====
 
@@ -80,8 +80,8 @@ ULP = {
     "log1p": 0.9,
     "pow": 0.6,
     "sin": 1.0,
-    "cos": 1.0,
-    "tan": 1.2,
+    "cos": 1.1,
+    "tan": 1.4,
     "asin": 0.7,
     "acos": 0.7,
     "atan": 1.3,
@@ -116,14 +116,14 @@ DOUBLE_ULP = {
     "tan": 1.3,
     "asin": 0.7,
     "acos": 0.7,
-    "atan": 1.3,
-    "atan2": 1.5,
+    "atan": 1.4,
+    "atan2": 1.6,
     "tanh": 1.7,
     "sigmoid": 1.5,
     "erf": 1.9,
-    "erfc": 2.3,
+    "erfc": 2.6,
     "asinh": 1.3,
-    "acosh": 1.4,
+    "acosh": 1.1,
     "atanh": 0.9,
-    "hypot": 0.6,
+    "hypot": 0.8,
 }

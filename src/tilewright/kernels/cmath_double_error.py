@@ -90,12 +90,12 @@ ERROR_DOUBLES = (
     Snippet(
         "erf_f64",
         f"""\
-/* Near 0 a polynomial of x^2 times x; beyond, 1 - p^8, p a polynomial: errors of p count little. */
 static inline double erf_near_f64(double a) {{
     const double s = a * a;
 {_ERF_NEAR}\
     return fused(q, a, a);
 }}
+/* Near 0 a polynomial of x^2 times x; beyond, 1 - p^8, p a polynomial: errors of p count little. */
 static inline double erf_f64(double x) {{
     const double a = __builtin_fabs(x), near = erf_near_f64(a), t = (a > 6.0 ? 6.0 : a) - 1.25;
 {_ERF_ROOT}\

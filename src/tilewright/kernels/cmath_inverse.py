@@ -57,15 +57,16 @@ static inline double asinh_f64(double x) {
     Snippet(
         "acosh_f64",
         """\
+/* What the product, its root and the sum have rounded is kept. */
 static inline double acosh_f64(double x) {
     const int far = x > 1152921504606846976.0;
-    const double b = x - 1.0;
-    double low;
-    const double root = root_f64(b * (x + 1.0), &low), sum = root + b;
+    const double b = x - 1.0, c = x + 1.0, p = b * c, root = __builtin_sqrt(p), sum = root + b;
+    const double left = fused(b, c, -p) + b * (1.0 - (c - x)) + fused(-root, root, p);
+    const double low = left * (p == 0.0 ? 0.0 : 0.5 / root);
     const double y = log1p_of_two_f64(far ? x : sum, far ? 0.0 : (root - sum) + b + low);
     return x < 1.0 ? __builtin_nan("") : far ? y + 0.6931471805599453 : y;
 }""",
-        ("log1p_of_two_f64", "root_f64"),
+        ("log1p_of_two_f64", "fused"),
     ),
     Snippet(
         "atanh_f64",

@@ -47,7 +47,8 @@ UNTOUCHED = 0xA5
 
 MAKEFILE = """\
 # `make check` runs the program on `data` and compares what it makes with what is expected;
-# `make sanitize` does so under AddressSanitizer and UBSan.
+# `make sanitize` does so under AddressSanitizer and UBSan.  CC may be another compiler than the one
+# that made the Program, and the processor another: both are asked here.
 CC = cc
 FLAGS := {flags}
 FLAGS += $(shell uname -m | grep -q x86_64 && echo {wide})
