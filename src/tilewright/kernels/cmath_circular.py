@@ -7,6 +7,7 @@ argument is not far off.
 This module does not know who calls them; the errors stand in `cmath`.
 """
 
+from tilewright.kernels.cmath_arcs import arcs
 from tilewright.kernels.cmath_snippet import Snippet, horner, in_roads, roads
 from tilewright.kernels.cmath_wide import (
     ERF_LANES,
@@ -47,20 +48,6 @@ _TURNED = (
     const float cosine_rest = fma_f32(t, d, fma_f32(c, s * s, e));
 """
 )
-# Of asin(t) = t + t s q for s = t^2 up to 1/4; pi/2 and pi in two parts.
-_ASIN = horner(
-    "q",
-    "s",
-    (
-        "3.74816135e-2f",
-        "1.44679835e-2f",
-        "3.17982771e-2f",
-        "4.45183814e-2f",
-        "7.50049427e-2f",
-        "1.66666597e-1f",
-    ),
-)
-_WHOLE, _WHOLE_LOW = "3.14159274f", "-8.74227766e-8f"
 # Of e^(a^2) erfc(a) (1 + a), as a polynomial of (a - 2.5) / (a + 2.5) for a from 0.4 to 10.1.
 _ERFC = horner(
     "c",
@@ -80,6 +67,10 @@ _ERFC = horner(
 )
 _ERF = horner("g", "s", ERF_TERMS)
 _POWER = horner("q", "r", TERMS)
+_ROOT = """\
+    const double a = __builtin_fabs((double)x);
+    const double y = asin_wide(a > 0.5 ? __builtin_sqrt(0.5 * (1.0 - a)) : a);
+"""
 
 TRIGONOMETRIC = (
     Snippet(
@@ -322,68 +313,31 @@ static inline double asin_wide(double t) {
 }""",
         ("fused",),
     ),
-    Snippet(
-        "sine_arc_f32",
-        f"""\
-/* The root of s, and what it has rounded. */
-static inline float root_f32(float s, float *low) {{
-    const float y = __builtin_sqrtf(s);
-    *low = fma_f32(-y, y, s) * (s == 0.0f ? 0.0f : 0.5f / y);
-    return y;
-}}
-/* base + (u + u s q), of which what is added last is small, and `under` what base and u are short
-   of; s is the square of u, or where that is twice a sine, of the sine. */
-static inline float sine_arc_f32(float base, float under, float u, float s) {{
-{_ASIN}\
-    const float y = base + u, lost = u - (y - base);
-    return y + (lost + fma_f32(u * s, q, under));
-}}""",
-        ("fma_f32",),
-    ),
-    Snippet(
-        "asin_f32",
-        f"""\
-/* Beyond 1/2 pi/2 - 2 asin(root((1 - x) / 2)). */
-static inline float asin_f32(float x) {{
-#ifdef __FMA__
-    const float a = __builtin_fabsf(x);
-    const int far = a > 0.5f;
-    const float s = far ? 0.5f - 0.5f * a : a * a;
-    float low;
-    const float root = root_f32(s, &low);
-    const float u = far ? -2.0f * root : a, under = far ? {HALF_PI[1]} - 2.0f * low : 0.0f;
-    return __builtin_copysignf(sine_arc_f32(far ? {HALF_PI[0]} : 0.0f, under, u, s), x);
-#else
-    const double a = __builtin_fabs((double)x);
-    const double y = asin_wide(a > 0.5 ? __builtin_sqrt(0.5 * (1.0 - a)) : a);
+    *arcs(
+        "float",
+        (
+            "3.74816135e-2f",
+            "1.44679835e-2f",
+            "3.17982771e-2f",
+            "4.45183814e-2f",
+            "7.50049427e-2f",
+            "1.66666597e-1f",
+        ),
+        HALF_PI,
+        ("3.14159274f", "-8.74227766e-8f"),
+        (
+            f"""\
+{_ROOT}\
     return __builtin_copysignf((float)(a > 0.5 ? 1.5707963267948966 - 2.0 * y : y), x);
-#endif
-}}""",
-        ("asin_wide", "sine_arc_f32"),
-    ),
-    Snippet(
-        "acos_f32",
-        f"""\
-static inline float acos_f32(float x) {{
-#ifdef __FMA__
-    const float a = __builtin_fabsf(x);
-    const int far = a > 0.5f, behind = x < 0.0f;
-    const float s = far ? 0.5f - 0.5f * a : a * a;
-    float low;
-    const float root = root_f32(s, &low);
-    const float end = behind ? {_WHOLE} : 0.0f, end_low = behind ? {_WHOLE_LOW} : 0.0f;
-    const float u = far ? (behind ? -2.0f * root : 2.0f * root) : -x;
-    const float under = far ? end_low + (behind ? -2.0f * low : 2.0f * low) : {HALF_PI[1]};
-    return sine_arc_f32(far ? end : {HALF_PI[0]}, under, u, s);
-#else
-    const double a = __builtin_fabs((double)x);
-    const double y = asin_wide(a > 0.5 ? __builtin_sqrt(0.5 * (1.0 - a)) : a);
+""",
+            f"""\
+{_ROOT}\
     const double edge = x > 0.0f ? 2.0 * y : 3.141592653589793 - 2.0 * y;
     const double middle = 1.5707963267948966 - (x > 0.0f ? y : -y);
     return (float)(a > 0.5 ? edge : middle);
-#endif
-}}""",
-        ("asin_wide", "sine_arc_f32"),
+""",
+        ),
+        ("asin_wide",),
     ),
 )
 

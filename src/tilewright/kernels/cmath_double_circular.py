@@ -8,6 +8,7 @@ a fraction of a turn adds to it, that in two doubles.
 This module does not know who calls them; the errors stand in `cmath`.
 """
 
+from tilewright.kernels.cmath_arcs import arcs
 from tilewright.kernels.cmath_snippet import Snippet, horner, in_roads
 
 _NAMES = ("sin", "cos", "tan")
@@ -38,7 +39,7 @@ _COS = horner(
     ),
     "double",
 )
-# Of atan(t) = t + t s q, as a polynomial of s = t^2 up to 1, and of asin(t), up to 1/4.
+# Of atan(t) = t + t s q, as a polynomial of s = t^2 up to 1.
 _ATAN = horner(
     "q",
     "s",
@@ -63,26 +64,6 @@ _ATAN = horner(
         "-1.4285714284131382e-1",
         "1.999999999998165e-1",
         "-3.333333333333328e-1",
-    ),
-    "double",
-)
-_ASIN = horner(
-    "q",
-    "s",
-    (
-        "3.249020154265496e-2",
-        "-2.0764304450390157e-2",
-        "2.1530619447452964e-2",
-        "3.7843283801972083e-3",
-        "1.0757985448294802e-2",
-        "1.14032350006703e-2",
-        "1.3980240147716962e-2",
-        "1.7351665830373973e-2",
-        "2.2372211607395196e-2",
-        "3.038194284584958e-2",
-        "4.464285717120663e-2",
-        "7.499999999975208e-2",
-        "1.6666666666666738e-1",
     ),
     "double",
 )
@@ -170,35 +151,16 @@ static inline double {name}_f64(double x) {{
         )
     ),
     Snippet(
-        "arc_f64",
+        "tangent_arc_f64",
         f"""\
-/* base + (u + u s q): of an arc whose tangent is u, or whose sine is; what is added last is small,
-   and `under` what base and u are short of. */
-static inline double arc_f64(double base, double under, double u, double cube) {{
-    const double y = base + u, lost = u - (y - base);
-    return y + (lost + (under + cube));
-}}
+/* base + (u + u s q), of which what is added last is small, and `under` what base and u are short
+   of. */
 static inline double tangent_arc_f64(double base, double under, double u) {{
     const double s = u * u;
 {_ATAN}\
-    return arc_f64(base, under, u, u * s * q);
-}}
-/* s is the square of u, or where that is twice a sine, of the sine. */
-static inline double sine_arc_f64(double base, double under, double u, double s) {{
-{_ASIN}\
-    return arc_f64(base, under, u, u * s * q);
+    const double y = base + u, lost = u - (y - base);
+    return y + (lost + fused(u * s, q, under));
 }}""",
-        ("fused",),
-    ),
-    Snippet(
-        "root_f64",
-        """\
-/* The root of s, and what it has rounded. */
-static inline double root_f64(double s, double *low) {
-    const double y = __builtin_sqrt(s);
-    *low = fused(-y, y, s) * (s == 0.0 ? 0.0 : 0.5 / y);
-    return y;
-}""",
         ("fused",),
     ),
     Snippet(
@@ -212,7 +174,7 @@ static inline double atan_f64(double x) {{
     const double y = tangent_arc_f64(far ? {_HALF} : 0.0, far ? {_HALF_LOW} : 0.0, t);
     return __builtin_copysign(y, x);
 }}""",
-        ("arc_f64",),
+        ("tangent_arc_f64",),
     ),
     Snippet(
         "atan2_f64",
@@ -229,37 +191,26 @@ static inline double atan2_f64(double y, double x) {{
     const double r = tangent_arc_f64(base, short_of, steep != behind ? -t : t);
     return x != x || y != y ? __builtin_nan("") : __builtin_copysign(r, y);
 }}""",
-        ("arc_f64",),
+        ("tangent_arc_f64",),
     ),
-    Snippet(
-        "asin_f64",
-        f"""\
-/* Beyond 1/2 pi/2 - 2 asin(root((1 - x) / 2)). */
-static inline double asin_f64(double x) {{
-    const double a = __builtin_fabs(x);
-    const int far = a > 0.5;
-    const double s = far ? 0.5 - 0.5 * a : a * a;
-    double low;
-    const double root = root_f64(s, &low);
-    const double u = far ? -2.0 * root : a, under = far ? {_HALF_LOW} - 2.0 * low : 0.0;
-    return __builtin_copysign(sine_arc_f64(far ? {_HALF} : 0.0, under, u, s), x);
-}}""",
-        ("arc_f64", "root_f64"),
-    ),
-    Snippet(
-        "acos_f64",
-        f"""\
-static inline double acos_f64(double x) {{
-    const double a = __builtin_fabs(x);
-    const int far = a > 0.5, behind = x < 0.0;
-    const double s = far ? 0.5 - 0.5 * a : a * a;
-    double low;
-    const double root = root_f64(s, &low);
-    const double end = behind ? {_WHOLE} : 0.0, end_low = behind ? {_WHOLE_LOW} : 0.0;
-    const double u = far ? (behind ? -2.0 * root : 2.0 * root) : -x;
-    const double under = far ? end_low + (behind ? -2.0 * low : 2.0 * low) : {_HALF_LOW};
-    return sine_arc_f64(far ? end : {_HALF}, under, u, s);
-}}""",
-        ("arc_f64", "root_f64"),
+    *arcs(
+        "double",
+        (
+            "3.249020154265496e-2",
+            "-2.0764304450390157e-2",
+            "2.1530619447452964e-2",
+            "3.7843283801972083e-3",
+            "1.0757985448294802e-2",
+            "1.14032350006703e-2",
+            "1.3980240147716962e-2",
+            "1.7351665830373973e-2",
+            "2.2372211607395196e-2",
+            "3.038194284584958e-2",
+            "4.464285717120663e-2",
+            "7.499999999975208e-2",
+            "1.6666666666666738e-1",
+        ),
+        (_HALF, _HALF_LOW),
+        (_WHOLE, _WHOLE_LOW),
     ),
 )

@@ -48,7 +48,7 @@ def in_steps(
     processor's operation multiplies and adds, and floats would become doubles for each.
     """
     lines = "".join(step.text for step in steps)
-    whole = _where_fused(f"{lines}    return {result};\n", otherwise)
+    whole = where_fused(f"{lines}    return {result};\n", otherwise)
     plain = f"{why}\nstatic inline float {name}(float x) {{\n{whole}}}"
     given: tuple[str, ...] = ()
     loops = []
@@ -63,7 +63,7 @@ def in_steps(
         given += step.gives
     between = ", ".join(f"{one}_[{LANES}]" for one in given)
     stepped = f"    float {between};\n{''.join(loops)}"
-    text = f"{lanes_head(name)}{_where_fused(stepped, one_by_one(name) if otherwise else '')}}}"
+    text = f"{lanes_head(name)}{where_fused(stepped, one_by_one(name) if otherwise else '')}}}"
     return Snippet(name, plain, needs), Snippet(f"{name}_lanes", text, (name, *needs))
 
 
@@ -125,7 +125,8 @@ def horner(name: str, of: str, terms: Sequence[str], c: str = "float") -> str:
     return f"    {c} {name} = {first};\n{''.join(lines)}"
 
 
-def _where_fused(lines: str, otherwise: str) -> str:
+def where_fused(lines: str, otherwise: str) -> str:
+    """Return lines, or others in their place where no operation multiplies and adds, if given."""
     return (
         f"#ifdef __FMA__\n{lines}#else  /* in double */\n{otherwise}#endif\n"
         if otherwise
