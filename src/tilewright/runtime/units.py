@@ -129,7 +129,8 @@ def _definitions(text: str) -> Iterator[str]:
     for line in text.split("\n"):
         lines.append(line)
         code = _COMMENT.sub(" ", "\n".join(lines))
-        if code.count("{") == code.count("}") and code.rstrip().endswith((";", "}")):
+        whole = "/*" not in code and code.count("{") == code.count("}")
+        if whole and code.rstrip().endswith((";", "}")):
             yield "\n".join(lines)
             lines = []
     if "\n".join(lines).strip():
