@@ -25,8 +25,8 @@ QUARTER = ("1.57079625f", "7.54979013e-8f", "-1.71512451e-15f")
 ROUNDING = {"sin": "12582912.0f", "cos": "12582913.0f"}
 NEAR_BITS = "0x49800000"  # of 2^20
 # Of sin t = t - t^3 q and cos t = 1 - t^2/2 + t^4 q, |t| <= 0.83; the highest power first.
-SIN_TERMS = ("1.95051456e-4f", "-8.33209325e-3f", "1.66666538e-1f")
-COS_TERMS = ("2.44120856e-5f", "-1.38871302e-3f", "4.16666418e-2f")
+SIN_TERMS = ("1.94800567e-4f", "-8.33189674e-3f", "1.66666508e-1f")
+COS_TERMS = ("2.43974337e-5f", "-1.38870056e-3f", "4.16666381e-2f")
 # Of atan t = t + t^3 q for t in [0, 1]; pi/2 in two parts.
 ATAN_TERMS = (
     "-1.81215559e-3f",
