@@ -75,6 +75,7 @@ def kernels(elements: int) -> Iterator[Kernel]:
     yield from _attentions()
     yield from _rows(elements)
     yield from _short_rows()
+    yield from _functions()
 
 
 def _products() -> Iterator[Kernel]:
@@ -197,6 +198,30 @@ def _short_rows() -> Iterator[Kernel]:
             yield Kernel(
                 "short rows", label, function, make, 0, moved if name == "sum" else 2 * moved
             )
+
+
+FUNCTIONS = (
+    "acos", "asin", "atan", "tan", "sin", "cos", "acosh", "asinh", "atanh", "sinh", "cosh", "tanh",
+    "exp", "exp2", "expm1", "log", "log1p", "sigmoid", "erf", "erfc", "atan2", "hypot",
+)  # fmt: skip
+
+
+def _functions() -> Iterator[Kernel]:
+    """Yield functions of each element, in caches, of arguments that all of them have a value of."""
+    count = 1 << 16
+    for dtype in (torch.float32, torch.float64):
+        for name in FUNCTIONS:
+            several = 2 if name in ("atan2", "hypot") else 1
+
+            def make(
+                several: int = several, dtype: torch.dtype = dtype, low: bool = name != "acosh"
+            ) -> tuple[Tensor, ...]:
+                drawn = torch.empty(several, count, dtype=dtype).uniform_(0.05, 0.95)
+                return tuple(drawn if low else 1 / drawn)
+
+            label = f"{name}, {count:,} of {str(dtype).removeprefix('torch.')}"
+            moved = (several + 1) * count * dtype.itemsize
+            yield Kernel("functions", label, getattr(torch, name), make, 0, moved)
 
 
 def _tensors(*shapes: tuple[int, ...]) -> tuple[Tensor, ...]:
