@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.base.errors import PlanError
+from tilewright.base.interpreter import uncollected
 from tilewright.cost import Machine, ModelSpec
 from tilewright.graph.ir import Graph
 from tilewright.parallel.plan import NAMES, PRECISIONS, ParallelPlan, check_fix, show_value
@@ -47,6 +48,7 @@ MOST_SEQUENCES = 8
 FILLED = 4  # micro-batches for each stage that keep a pipeline's bubble small
 
 
+@uncollected()
 def plan(
     model: Any,
     machine: str | Machine,

@@ -397,13 +397,7 @@ def _work(timetable: Timetable, stages: tuple[Seconds, ...], rank: int) -> Secon
 
 def _share(timetable: Timetable, rank: int, stage: int) -> float:
     """Return how many micro-batches of a stage a rank runs (all, or half where it has replicas)."""
-    ran = sum(
-        1
-        for action in timetable.ranks[rank]
-        for part in action
-        if part.stage == stage and part.kind == "F"
-    )
-    return ran / timetable.slices
+    return timetable.forwards_of[rank, stage] / timetable.slices
 
 
 def _sent(timetable: Timetable, times: Times, rank: int) -> float:

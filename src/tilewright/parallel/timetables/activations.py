@@ -7,7 +7,8 @@ Both passes of an overlapped pair hold what they need at one time.
 This module does not know time.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, chain
 
 from tilewright.parallel.timetables.timetable import (
     BACKWARD,
@@ -15,6 +16,8 @@ from tilewright.parallel.timetables.timetable import (
     INPUT,
     UPDATE,
     WEIGHT,
+    Action,
+    Pass,
     Timetable,
 )
 
@@ -46,27 +49,20 @@ def peak_activations(
     }
     peaks, many = [], len(slices)
     for actions in timetable.ranks:
-        now = most = 0.0
-        for action in actions:
-            gained = freed = 0.0
-            for part in action:
-                more, less = changes[part.kind, part.stage]
-                share = slices[part.micro_batch % many]
-                gained += more * share
-                freed += less * share
-            if now + gained > most:
-                most = now + gained
-            now += gained - freed
-        peaks.append(most)
+        parts = (
+            changes[kind, stage] * slices[n % many] for kind, stage, n, _ in _one_by_one(actions)
+        )
+        peaks.append(max(accumulate(parts), default=0.0))
     return tuple(peaks)
 
 
-def _changes(held: float, kept: float) -> dict[str, tuple[float, float]]:
-    """Return what each kind of pass adds before it frees anything, and what it frees."""
-    return {
-        FORWARD: (held, 0.0),
-        INPUT: (0.0, held - kept),
-        WEIGHT: (0.0, kept),
-        BACKWARD: (0.0, held),
-        UPDATE: (0.0, 0.0),
-    }
+def _one_by_one(actions: Sequence[Action]) -> Iterator[Pass]:
+    """Return the passes of a rank, of a pair first that which adds."""
+    if max(map(len, actions), default=1) == 1:
+        return chain.from_iterable(actions)
+    return (part for pair in actions for part in sorted(pair, key=lambda part: part[0] != FORWARD))
+
+
+def _changes(held: float, kept: float) -> dict[str, float]:
+    """Return what each kind of pass adds, or frees."""
+    return {FORWARD: held, INPUT: kept - held, WEIGHT: -kept, BACKWARD: -held, UPDATE: 0.0}

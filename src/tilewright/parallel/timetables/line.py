@@ -14,7 +14,7 @@ import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import count, repeat
+from itertools import pairwise, repeat
 
 from tilewright.base.errors import OptionError
 from tilewright.parallel.timetables.times import Times
@@ -22,14 +22,16 @@ from tilewright.parallel.timetables.timetable import (
     FORWARD,
     INPUT,
     WEIGHT,
-    Pass,
     Timetable,
     check_sizes,
+    in_order,
 )
 
 NEVER = float("inf")
 ENDLESS = 1 << 40  # more micro-batches than there are: what a cap of infinity holds
 SLACK = 1e-9
+_KINDS = FORWARD, INPUT, WEIGHT
+_F, _B, _W = range(3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,128 +130,111 @@ def follow(problem: Problem, rule: Rule) -> Made:
     """Run every rank by its rule."""
     clock = _Clock(problem, rule)
     clock.run()
-    m = problem.micro_batches
-    assert all(count == m for count in clock.weights), "a rule always comes to its end"
-    ends = clock.last
-    spans = [end - problem.arrival(rank) for rank, end in enumerate(ends)]
-    idle = tuple(span - problem.work(rank) for rank, span in enumerate(spans))
-    cost = max(ends) if problem.barrier else max(spans)
-    return Made(tuple("".join(order) for order in clock.orders), cost, idle)
+    m, ranks = problem.micro_batches, clock.ranks
+    assert all(rank.done[_W] == m for rank in ranks), "a rule always comes to its end"
+    spans = [rank.last - problem.arrival(at) for at, rank in enumerate(ranks)]
+    idle = tuple(span - problem.work(at) for at, span in enumerate(spans))
+    cost = max(rank.last for rank in ranks) if problem.barrier else max(spans)
+    return Made(tuple("".join(rank.order) for rank in ranks), cost, idle)
 
 
 def timetable_of(name: str, micro_batches: int, orders: Sequence[str]) -> Timetable:
     """Return the timetable whose ranks run these kinds, each in the order of micro-batches."""
-    rows = []
-    for rank, order in enumerate(orders):
-        following = {
-            kind: zip(map(Pass, repeat(kind), repeat(rank), count()), strict=True)
-            for kind in (FORWARD, INPUT, WEIGHT)
-        }
-        rows.append(tuple(map(next, map(following.__getitem__, order))))
-    return Timetable(name, len(orders), micro_batches, tuple(rows))
+    rows = (list(zip(order, repeat(rank))) for rank, order in enumerate(orders))
+    return Timetable(name, len(orders), micro_batches, in_order(rows, micro_batches))
+
+
+class _Rank:
+    """The state of one rank as time goes on; mutable, lives as long as one `follow`.
+
+    Passes of one kind go in the order of micro-batches, so the count of those done says which is
+    next.  looks: when it looks again; other entries of the agenda are stale.  waits: whether it
+    looks for what comes.  sends: for each kind who waits for what it makes, the list of when that
+    arrives there, and the transfer.
+    """
+
+    __slots__ = (
+        "ahead", "at", "done", "fill", "gradients", "inputs", "last", "looks", "memory", "order",
+        "sends", "takes", "wait", "waits",
+    )  # fmt: skip
+
+    def __init__(self, problem: Problem, rule: Rule, at: int) -> None:
+        times, m = problem.times, problem.micro_batches
+        self.at, self.ahead = at, rule.ahead[at]
+        self.takes = times.forward[at], times.input_grad[at], times.weight_grad[at]
+        self.fill, self.wait = rule.fill[at] * self.takes[_W], rule.wait[at] * self.takes[_F]
+        # When the input of each forward and of each backward arrives, so far as it is known; of one
+        # more, which never comes.
+        self.inputs = [NEVER if at else 0.0] * m + [NEVER]
+        self.gradients = [NEVER] * (m + 1)
+        self.sends: list[tuple[_Rank, list[float], float] | None] = [None] * len(_KINDS)
+        self.done = [0] * len(_KINDS)
+        self.memory = self.last = self.looks = 0.0
+        self.waits = False
+        self.order: list[str] = []
 
 
 class _Clock:
-    """The state of all ranks as time goes on; mutable, lives as long as one `follow`.
-
-    Passes of one kind go in the order of micro-batches, so a count says which is next.
-    """
+    """All ranks, and an agenda of when each looks what it can do; mutable."""
 
     def __init__(self, problem: Problem, rule: Rule) -> None:
-        ranks, m = problem.ranks, problem.micro_batches
-        times, budget = problem.times, problem.budget
-        self.count, self.end = m, ranks - 1
-        self.forward, self.input_grad, self.weight_grad = (
-            times.forward,
-            times.input_grad,
-            times.weight_grad,
-        )
-        self.transfer = times.transfer
-        self.held, self.kept, self.cap = budget.held, budget.kept, budget.cap + SLACK
-        self.ahead = rule.ahead
-        self.fill = [share * time for share, time in zip(rule.fill, times.weight_grad, strict=True)]
-        self.wait = [share * time for share, time in zip(rule.wait, times.forward, strict=True)]
-        # When the input of each forward and of each backward arrives, so far as it is known.
-        self.inputs = [[0.0 if rank == 0 else NEVER] * m for rank in range(ranks)]
-        self.gradients = [[NEVER] * m for _ in range(ranks)]
-        self.forwards, self.backwards = [0] * ranks, [0] * ranks
-        self.weights, self.memory = [0] * ranks, [0.0] * ranks
-        # Whether a rank waits, and when it looks again: its other entries of the agenda are stale.
-        self.waits, self.looks = [False] * ranks, [0.0] * ranks
-        self.last = [0.0] * ranks
-        self.orders: list[list[str]] = [[] for _ in range(ranks)]
-        self.agenda = [(0.0, rank) for rank in range(ranks)]
+        budget, transfer = problem.budget, problem.times.transfer
+        self.count, self.held, self.cap = problem.micro_batches, budget.held, budget.cap + SLACK
+        self.adds = budget.held, budget.kept - budget.held, -budget.kept
+        self.ranks = [_Rank(problem, rule, at) for at in range(problem.ranks)]
+        self.agenda = [(0.0, at) for at in range(problem.ranks)]
+        for (before, rank), takes in zip(pairwise(self.ranks), transfer, strict=True):
+            before.sends[_F] = rank, rank.inputs, takes
+            rank.sends[_B] = before, before.gradients, takes
+        self.ranks[-1].sends[_F] = self.ranks[-1], self.ranks[-1].gradients, 0.0
 
     def run(self) -> None:
         """Let whoever is free earliest decide, until all have done all."""
-        agenda, looks, weights, count = self.agenda, self.looks, self.weights, self.count
-        decide, earliest = self._decide, heapq.heappop
+        agenda, ranks, count, held, cap = self.agenda, self.ranks, self.count, self.held, self.cap
+        begin = self._begin
         while agenda:
-            now, rank = earliest(agenda)
-            if now == looks[rank] and weights[rank] < count:
-                decide(now, rank)
+            now, at = agenda[0]
+            rank = ranks[at]
+            forwards, backwards, weights = rank.done
+            if now != rank.looks or weights == count:
+                heapq.heappop(agenda)
+                continue
+            gradient, given = rank.gradients[backwards], NEVER
+            if gradient <= now:
+                begin(now, rank, _B)
+                continue
+            if forwards - backwards < rank.ahead and rank.memory + held <= cap:
+                given = rank.inputs[forwards]
+            if given <= now and gradient > now + rank.wait:
+                begin(now, rank, _F)
+                continue
+            # A forward that could run but waits for the backward is not what to look out for.
+            soon = gradient if given <= now or gradient < given else given
+            if weights < backwards and now + rank.takes[_W] <= soon + rank.fill:
+                begin(now, rank, _W)
+            else:
+                rank.waits, rank.looks = True, soon
+                heapq.heappop(agenda)
+                if soon < NEVER:
+                    heapq.heappush(agenda, (soon, at))
 
-    def _decide(self, now: float, rank: int) -> None:
-        """Run a rank's next pass, or look again when one can run."""
-        forwards, backwards = self.forwards[rank], self.backwards[rank]
-        gradient = self.gradients[rank][backwards] if backwards < forwards else NEVER
-        if gradient <= now:
-            self._run_backward(now, rank)
-            return
-        given = NEVER
-        if (
-            forwards < self.count
-            and forwards - backwards < self.ahead[rank]
-            and self.memory[rank] + self.held <= self.cap
-        ):
-            given = self.inputs[rank][forwards]
-        if given <= now and gradient > now + self.wait[rank]:
-            self._run_forward(now, rank)
-            return
-        # A forward that could run but waits for the backward is not what to look out for.
-        soon = gradient if given <= now or gradient < given else given
-        takes = self.weight_grad[rank]
-        if self.weights[rank] < backwards and now + takes <= soon + self.fill[rank]:
-            self._run_weight(now, rank)
-        else:
-            self.waits[rank] = True
-            self._look(rank, soon)
+    def _begin(self, now: float, rank: _Rank, kind: int) -> None:
+        """Begin the next pass of the rank whose turn it is, the first of the agenda.
 
-    def _run_forward(self, now: float, rank: int) -> None:
-        n = self.forwards[rank]
-        self.forwards[rank] = n + 1
-        self.memory[rank] += self.held
-        end = self._done(FORWARD, now + self.forward[rank], rank)
-        if rank == self.end:
-            self.gradients[rank][n] = end
-        else:
-            arrives = self.inputs[rank + 1][n] = end + self.transfer[rank]
-            if self.waits[rank + 1] and arrives < self.looks[rank + 1]:
-                self._look(rank + 1, arrives)
-
-    def _run_backward(self, now: float, rank: int) -> None:
-        n = self.backwards[rank]
-        self.backwards[rank] = n + 1
-        self.memory[rank] += self.kept - self.held
-        end = self._done(INPUT, now + self.input_grad[rank], rank)
-        if rank:
-            arrives = self.gradients[rank - 1][n] = end + self.transfer[rank - 1]
-            if self.waits[rank - 1] and arrives < self.looks[rank - 1]:
-                self._look(rank - 1, arrives)
-
-    def _run_weight(self, now: float, rank: int) -> None:
-        self.weights[rank] += 1
-        self.memory[rank] -= self.kept
-        self._done(WEIGHT, now + self.weight_grad[rank], rank)
-
-    def _done(self, kind: str, end: float, rank: int) -> float:
-        self.orders[rank].append(kind)
-        self.last[rank] = self.looks[rank] = end
-        self.waits[rank] = False
-        heapq.heappush(self.agenda, (end, rank))
-        return end
-
-    def _look(self, rank: int, when: float) -> None:
-        self.looks[rank] = when
-        if when < NEVER:
-            heapq.heappush(self.agenda, (when, rank))
+        When it is free again takes that place: one sift, not two.
+        """
+        done = rank.done
+        n = done[kind]
+        done[kind] = n + 1
+        rank.memory += self.adds[kind]
+        rank.order.append(_KINDS[kind])
+        end = rank.last = rank.looks = now + rank.takes[kind]
+        rank.waits = False
+        heapq.heapreplace(self.agenda, (end, rank.at))
+        sends = rank.sends[kind]
+        if sends is not None:
+            other, arrivals, transfer = sends
+            arrives = arrivals[n] = end + transfer
+            if other.waits and arrives < other.looks:
+                other.looks = arrives
+                heapq.heappush(self.agenda, (arrives, other.at))

@@ -12,10 +12,13 @@ action (the longest time of any rank, as the zero-bubble paper counts).
 This module does not know memory (`activations`) or whether an order is legal (`verify`).
 """
 
+from array import array
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
+from operator import itemgetter, sub
 
 from tilewright.base.errors import OptionError
 from tilewright.parallel.timetables.needs import Key, needs_of
@@ -27,10 +30,13 @@ from tilewright.parallel.timetables.timetable import (
     INPUT,
     KINDS,
     UPDATE,
+    WEIGHT,
     Action,
     Pass,
     Timetable,
 )
+
+NOT_YET = -1.0  # when what has not ended ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,28 +113,17 @@ def simulate(timetable: Timetable, times: Times) -> Simulation:
     clock.run()
     starts, ends = clock.starts, clock.ends
     path = _critical_path(clock)
-    busy = (
-        sum(end - start for start, end in zip(*rows, strict=True))
-        for rows in zip(starts, ends, strict=True)
-    )
-    return Simulation(
-        timetable, tuple(map(tuple, starts)), tuple(map(tuple, ends)), tuple(busy), path
-    )
+    busy = tuple(sum(map(sub, *rows)) for rows in zip(ends, starts, strict=True))
+    return Simulation(timetable, tuple(map(tuple, starts)), tuple(map(tuple, ends)), busy, path)
 
 
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """What actions have in common that are alike but for the micro-batch, `n` of their first pass.
+_Work = tuple[float, tuple[tuple[int, float], ...], tuple[int, ...], float]
+"""What actions have in common that are alike but for the micro-batch, `n` of their first pass.
 
-    takes: time.  needs: n less than the number of each pass that they wait for, and the transfer.
-    gives: n less than the number under which others wait for each of their passes.  sending: for
-    how long the rank is kept by sending.
-    """
-
-    takes: float
-    needs: tuple[tuple[int, float], ...]
-    gives: tuple[int, ...]
-    sending: float
+The time they take; n less than the number of each pass that they wait for, and its transfer; n less
+than the number under which others wait for each of their passes, if any do; for how long the rank
+is kept by sending.  A bare tuple: it is taken apart for every action, in half a named one's time.
+"""
 
 
 class _Clock:
@@ -137,14 +132,15 @@ class _Clock:
     def __init__(self, timetable: Timetable, times: Times) -> None:
         self.timetable, self.times = timetable, times
         self.rules, self.rank_of = needs_of(timetable), timetable.rank_of
-        passes = (part for actions in timetable.ranks for action in actions for part in action)
+        passes = chain.from_iterable(chain.from_iterable(timetable.ranks))
         # One more, as a slice may wait for the next one.
-        self.units = 2 + max((part.micro_batch for part in passes), default=0)
+        self.units = 2 + max(map(itemgetter(2), passes), default=0)
         self.ways = self._ways()
         self.works: dict[tuple[str | int, ...], _Work] = {}
-        self.starts: list[list[float]] = [[] for _ in timetable.ranks]
-        self.ends: list[list[float]] = [[] for _ in timetable.ranks]
-        self.ended: list[float | None] = [None] * (len(KINDS) * timetable.stages * self.units)
+        # Numbers themselves, side by side: ranks take turns, and objects would lie as they come.
+        self.starts: list[array[float]] = [array("d") for _ in timetable.ranks]
+        self.ends: list[array[float]] = [array("d") for _ in timetable.ranks]
+        self.ended = array("d", [NOT_YET]) * (len(KINDS) * timetable.stages * self.units)
         self.ready = deque(map(self._walk, range(len(timetable.ranks))))
         self.waiting: dict[int, list[Iterator[int]]] = {}
 
@@ -162,30 +158,33 @@ class _Clock:
     def _walk(self, rank: int) -> Iterator[int]:
         """Run a rank's actions; yield the number of what the next one waits for."""
         starts, ends, ended = self.starts[rank], self.ends[rank], self.ended
-        works, ways, waiting, free = self.works, self.ways, self.waiting, 0.0
+        works, ways, waiting, ready, free = self.works, self.ways, self.waiting, self.ready, 0.0
         for action in self.timetable.ranks[rank]:
-            part = action[0]
-            n = part.micro_batch
-            work = works.get((part.kind, part.stage, ways[n])) if len(action) == 1 else None
+            kind, stage, n, _ = action[0]
+            work = works.get((kind, stage, ways[n])) if len(action) == 1 else None
             if work is None:
                 work = self.work_of(action)
+            takes, needs, gives, sending = work
             begin = free
-            for number, transfer in work.needs:
-                arrived = ended[number + n]
-                if arrived is None:
-                    yield number + n
-                    arrived = ended[number + n]
-                    assert arrived is not None, "who waits is woken when it has ended"
-                if arrived + transfer > begin:
-                    begin = arrived + transfer
-            end = begin + work.takes
+            for number, transfer in needs:
+                number += n
+                arrives = ended[number]
+                if arrives < 0:
+                    yield number
+                    arrives = ended[number]
+                    assert arrives >= 0, "who waits is woken when it has ended"
+                arrives += transfer
+                if arrives > begin:
+                    begin = arrives
+            end = begin + takes
             starts.append(begin)
             ends.append(end)
-            free = end + work.sending
-            for number in work.gives:
-                ended[number + n] = end
-                if number + n in waiting:
-                    self.ready.extend(waiting.pop(number + n))
+            free = end + sending
+            for number in gives:
+                number += n
+                ended[number] = end
+                if number in waiting:
+                    ready.extend(waiting.pop(number))
 
     def work_of(self, action: Action) -> _Work:
         """Return the work of an action, made when the first that is alike comes."""
@@ -204,9 +203,10 @@ class _Clock:
             needs += [
                 (self._number(key) - n, self._transfer(part, key)) for key in self.rules.of(part)
             ]
-            gives.append(self._number(self.rules.key(part)) - n)
+            if part.kind not in (WEIGHT, UPDATE):
+                gives.append(self._number(self.rules.key(part)) - n)
             sending += self._sent(part) * (1 - self.times.hidden)
-        return _Work(self._takes(action), tuple(needs), tuple(gives), sending)
+        return self._takes(action), tuple(needs), tuple(gives), sending
 
     def maker(self, number: int) -> tuple[int, int]:
         """Return the rank, and the number on it, of the action that others wait for."""
@@ -221,7 +221,8 @@ class _Clock:
         raise AssertionError("what has ended was run")
 
     def _given(self, action: Action) -> list[int]:
-        return [number + action[0].micro_batch for number in self.work_of(action).gives]
+        _, _, gives, _ = self.work_of(action)
+        return [number + action[0].micro_batch for number in gives]
 
     def _number(self, key: Key) -> int:
         kind, stage, n = key
@@ -285,14 +286,15 @@ def _critical_path(clock: _Clock) -> tuple[Step, ...]:
     path: list[Step] = []
     while True:
         action, start = clock.timetable.ranks[rank][at], clock.starts[rank][at]
-        work, n, cause = clock.work_of(action), action[0].micro_batch, None
-        for number, transfer in work.needs:
+        _, needs, _, _ = clock.work_of(action)
+        n, cause = action[0].micro_batch, None
+        for number, transfer in needs:
             ended = clock.ended[number + n]
-            if ended is not None and ended + transfer == start:
+            if ended + transfer == start:
                 cause = clock.maker(number + n), transfer
         if at:
-            before = clock.work_of(clock.timetable.ranks[rank][at - 1])
-            if clock.ends[rank][at - 1] + before.sending == start:
+            *_, sending = clock.work_of(clock.timetable.ranks[rank][at - 1])
+            if clock.ends[rank][at - 1] + sending == start:
                 cause = (rank, at - 1), 0.0
         path.append(Step(rank, action, start, clock.ends[rank][at], cause[1] if cause else 0))
         if cause is None:

@@ -21,8 +21,11 @@ A pass is written stage, kind, micro-batch, and where weights come in versions t
 This module does not know how long anything takes, or what makes a timetable legal (`verify`).
 """
 
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import chain, repeat
 from typing import NamedTuple
 
 from tilewright.base.errors import OptionError
@@ -50,6 +53,26 @@ class Pass(NamedTuple):  # made by the hundred thousand: a third of a dataclass'
 
 Action = tuple[Pass, ...]
 """What a rank does at one time: one pass, or an overlapped pair."""
+
+
+def in_order(
+    rows: Iterable[Sequence[tuple[str, int]]], micro_batches: int
+) -> tuple[tuple[Action, ...], ...]:
+    """Return the actions of ranks that run passes of these (kind, stage), one at a time, each for
+    the micro-batches in their order.
+
+    Orders have hundreds of thousands of passes, and are read rank by rank: they are made so, by C,
+    of numbers that all share, to lie side by side in memory.
+    """
+    made: Callable[[tuple[object, ...]], Pass] = partial(tuple.__new__, Pass)
+    numbers, found = list(range(micro_batches)), []
+    for row in rows:
+        following = {
+            (kind, stage): zip(map(made, zip(repeat(kind), repeat(stage), numbers, repeat(None))))
+            for kind, stage in set(row)
+        }
+        found.append(tuple(map(next, map(following.__getitem__, row))))
+    return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -82,7 +105,7 @@ class Timetable:
     @cached_property
     def _stages_of(self) -> tuple[tuple[int, ...], ...]:
         return tuple(
-            tuple(sorted({part.stage for action in actions for part in action}))
+            tuple(sorted({stage for _, stage, _, _ in chain.from_iterable(actions)}))
             for actions in self.ranks
         )
 
@@ -96,12 +119,16 @@ class Timetable:
     def rank_of(self) -> dict[tuple[int, int], int]:
         """Which rank runs (stage, micro-batch) forward."""
         return {
-            (part.stage, part.micro_batch): rank
+            (stage, n): rank
             for rank, actions in enumerate(self.ranks)
-            for action in actions
-            for part in action
-            if part.kind == FORWARD
+            for kind, stage, n, _ in chain.from_iterable(actions)
+            if kind == FORWARD
         }
+
+    @cached_property
+    def forwards_of(self) -> Mapping[tuple[int, int], int]:
+        """How many forwards a rank runs of a stage, by (rank, stage)."""
+        return Counter((rank, stage) for (stage, _), rank in self.rank_of.items())
 
 
 def show_timetable(timetable: Timetable) -> str:

@@ -18,10 +18,9 @@ from tilewright.parallel.timetables.timetable import (
     FORWARD,
     INPUT,
     WEIGHT,
-    Action,
-    Pass,
     Timetable,
     check_sizes,
+    in_order,
 )
 
 
@@ -35,54 +34,58 @@ def zero_bubble_v(ranks: int, micro_batches: int) -> Timetable:
     fold = _Fold(ranks, micro_batches)
     while fold.left:
         fold.tick()
-    return Timetable("zb-v", 2 * ranks, micro_batches, tuple(map(tuple, fold.rows)))
+    rows = in_order(fold.rows, micro_batches)
+    return Timetable("zb-v", 2 * ranks, micro_batches, rows)
 
 
 class _Fold:
     """All ranks, tick after tick; mutable.  Counts say how many passes of a stage are done."""
 
     def __init__(self, ranks: int, micro_batches: int) -> None:
-        self.ranks, self.count = ranks, micro_batches
-        self.forwards, self.backwards = [0] * (2 * ranks), [0] * (2 * ranks)
+        self.ranks = ranks
+        # Before stage 0, which is at -1 too, all is there.
+        self.forwards, self.backwards = [*[0] * (2 * ranks), micro_batches], [0] * (2 * ranks)
         self.held = [0] * ranks
-        self.late: list[deque[Pass]] = [deque() for _ in range(ranks)]
-        self.rows: list[list[Action]] = [[] for _ in range(ranks)]
+        self.late: list[deque[int]] = [deque() for _ in range(ranks)]  # stages, in order
+        self.rows: list[list[tuple[str, int]]] = [[] for _ in range(ranks)]
         self.left = 6 * ranks * micro_batches
 
     def tick(self) -> None:
         """Let every rank run one pass, of what was done before this tick."""
-        chosen = [self._choose(rank) for rank in range(self.ranks)]
+        chosen = list(map(self._choose, range(self.ranks)))
         assert any(chosen), "some rank can always run something"
-        for rank, part in enumerate(chosen):
-            if part is not None:
-                self._run(rank, part)
+        for rank, found in enumerate(chosen):
+            if found is not None:
+                self._run(rank, found)
 
-    def _choose(self, rank: int) -> Pass | None:
+    def _choose(self, rank: int) -> tuple[str, int] | None:
+        """Return the kind and the stage of what a rank runs next."""
         upper, lower = rank, 2 * self.ranks - 1 - rank
         forwards, backwards, late = self.forwards, self.backwards, self.late[rank]
         full = self.held[rank] >= 2 * self.ranks
         if full and late:
-            return late[0]
+            return WEIGHT, late[0]
         if backwards[upper] < backwards[upper + 1]:
-            return Pass(INPUT, upper, backwards[upper])
-        for stage in (lower, upper):
-            given = self.count if stage == 0 else forwards[stage - 1]
-            if not full and forwards[stage] < given:
-                return Pass(FORWARD, stage, forwards[stage])
-        given = forwards[lower] if rank == 0 else backwards[lower + 1]
-        if backwards[lower] < given:
-            return Pass(INPUT, lower, backwards[lower])
-        return late[0] if late else None
+            return INPUT, upper
+        if not full:
+            if forwards[lower] < forwards[lower - 1]:
+                return FORWARD, lower
+            if forwards[upper] < forwards[upper - 1]:
+                return FORWARD, upper
+        if backwards[lower] < (backwards[lower + 1] if rank else forwards[lower]):
+            return INPUT, lower
+        return (WEIGHT, late[0]) if late else None
 
-    def _run(self, rank: int, part: Pass) -> None:
-        self.rows[rank].append((part,))
+    def _run(self, rank: int, found: tuple[str, int]) -> None:
+        self.rows[rank].append(found)
         self.left -= 1
-        if part.kind == FORWARD:
-            self.forwards[part.stage] += 1
+        kind, stage = found
+        if kind == FORWARD:
+            self.forwards[stage] += 1
             self.held[rank] += 1
-        elif part.kind == INPUT:
-            self.backwards[part.stage] += 1
-            self.late[rank].append(Pass(WEIGHT, part.stage, part.micro_batch))
+        elif kind == INPUT:
+            self.backwards[stage] += 1
+            self.late[rank].append(stage)
         else:
             self.late[rank].popleft()
             self.held[rank] -= 1
