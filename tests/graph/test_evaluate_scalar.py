@@ -1,6 +1,7 @@
 """The scalar functions in NumPy: against Python's own mathematics, torch's rules and Philox."""
 
 import math
+import statistics
 from collections.abc import Callable
 
 import numpy as np
@@ -54,6 +55,7 @@ MATH: dict[str, tuple[np.ndarray, Callable[[float], float]]] = {
     "sigmoid": (REAL, lambda x: 1 / (1 + math.exp(-x))),
     "erf": (REAL, math.erf),
     "erfc": (REAL, math.erfc),
+    "normal_cdf": (REAL, statistics.NormalDist().cdf),
     "floor": (REAL, math.floor),
     "ceil": (REAL, math.ceil),
     "trunc": (REAL, math.trunc),

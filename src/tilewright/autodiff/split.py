@@ -25,7 +25,7 @@ from tilewright.graph.views import view_of
 if TYPE_CHECKING:
     import networkx as nx
 
-_HEAVY = ("pow", "erf", "erfc", "sin", "cos", "tan", "uniform")
+_HEAVY = ("pow", "erf", "erfc", "normal_cdf", "sin", "cos", "tan", "uniform")
 _INFINITE = float("inf")
 
 

@@ -109,6 +109,8 @@ FUNCTIONS = (
     _row("sigmoid", "r * (1 - r)", result="float", flops=10),
     _row("erf", "1.1283791670955126 * exp(-(a * a))", result="float", flops=14),
     _row("erfc", "-1.1283791670955126 * exp(-(a * a))", result="float", flops=14),
+    # The share of a normal distribution below a: 0.5 (1 + erf(a / sqrt 2)), as exact as that is.
+    _row("normal_cdf", "0.3989422804014327 * exp(-0.5 * (a * a))", result="float", flops=14),
     # a log(b) and a log(1 + b): 0 where a is, but for NaN; torch's gradients there.
     _row("xlogy", "0 if a == 0 and b <= 0 else log(b)", "a / b", result="float", flops=11),
     _row(

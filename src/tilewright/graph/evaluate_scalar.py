@@ -279,6 +279,7 @@ FUNCTIONS: dict[str, Callable[..., Array]] = {
     "sigmoid": _sigmoid,
     "erf": _special(math.erf),
     "erfc": _special(math.erfc),
+    "normal_cdf": _special(lambda a: 0.5 * math.erfc(-a * math.sqrt(0.5))),
     "floor": _rounded(np.floor),
     "ceil": _rounded(np.ceil),
     "trunc": _rounded(np.trunc),

@@ -15,6 +15,9 @@ from tilewright.kernels.cmath_wide import (
     ERF_MIDDLE,
     ERF_NEAR,
     ERF_TERMS,
+    NORMAL_END,
+    NORMAL_LANES,
+    NORMAL_TERMS,
     ROOT_TERMS,
     TERMS,
 )
@@ -364,6 +367,22 @@ static inline float erf_f32(float x) {
         ("fma_f32",),
     ),
     ERF_LANES,
+    Snippet(
+        "normal_cdf_f32",
+        """\
+/* Of |x| the half of a square, of a polynomial; above 0 what is left of 1.  Of tails so much is
+   right as counts beside 1. */
+static inline float normal_cdf_f32(float x) {
+    const float a = __builtin_fabsf(x);
+"""
+        + horner("p", "a", NORMAL_TERMS)
+        + f"""\
+    const float half = a > {NORMAL_END} ? 0.0f : 0.5f * (p * p);
+    return x < 0.0f ? half : 1.0f - half;
+}}""",
+        ("fma_f32",),
+    ),
+    NORMAL_LANES,
     Snippet(
         "erfc_f32",
         f"""\

@@ -105,6 +105,14 @@ static inline double erf_f64(double x) {{
         ("fused",),
     ),
     Snippet(
+        "normal_cdf_f64",
+        """\
+static inline double normal_cdf_f64(double x) {
+    return fused(0.5, erf_f64(x * 0.7071067811865476), 0.5);
+}""",
+        ("erf_f64", "fused"),
+    ),
+    Snippet(
         "erfc_f64",
         f"""\
 /* Near 0 1 - erf x; beyond, e^(-x^2) of the square in two doubles times what is nearly flat, of

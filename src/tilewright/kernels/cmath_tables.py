@@ -88,7 +88,7 @@ _ERF = """
     0.0 0.23352484 0.53632313 0.72837085 0.8573173 0.93309414 0.9721008 0.9896852 0.99662685
     0.99902636 0.99975216 0.9999444 0.99998903 0.9999981 0.9999997 0.99999994
 """
-_ERF_STEPS, _ERF_END = "3.859375f", "4.0f"
+_ERF_SCALE, _ERF_END = "3.859375f", "4.0f"
 
 
 def _table(name: str, numbers: str) -> Snippet:
@@ -188,14 +188,24 @@ _FIND_TANH = (
     operation("vmaxps", "i[k]", f"zero + {_TANH_LOW}", "a[k]"),
     "i[k] = (V)((U)i[k] >> 22);",
 )
-_FIND_ERF = (fused("i[k]", "a[k]", f"zero + {_ERF_STEPS}", "zero + 12582912.0f"),)
+_FIND_ERF = (fused("i[k]", "a[k]", f"zero + {_ERF_SCALE}", "zero + 12582912.0f"),)
+_ERF_STEPS = _intervals(_ERF, _ERF_END, _FIND_ERF)
 
 
 BY_TABLE = {
     "exp_f32_lanes": ("powers_f32", _EXP),
     "sigmoid_f32_lanes": ("powers_f32", _SIGMOID),
     "tanh_f32_lanes": ("tanh_table", _intervals(_TANH, _TANH_END, _FIND_TANH)),
-    "erf_f32_lanes": ("erf_table", _intervals(_ERF, _ERF_END, _FIND_ERF)),
+    "erf_f32_lanes": ("erf_table", _ERF_STEPS),
+    "normal_cdf_f32_lanes": (
+        "erf_table",
+        (
+            "x[k] *= 0.707106781f;",
+            *_ERF_STEPS,
+            fused("q[k]", "x[k]", "zero + 0.5f", "zero + 0.5f"),
+            "x[k] = q[k];",
+        ),
+    ),
 }
 """Functions of lanes that go by a table: which, and their steps."""
 TABLES = (

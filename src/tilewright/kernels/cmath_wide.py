@@ -83,6 +83,24 @@ ROOT_TERMS = (
     "4.299972e-1f",
 )
 ERF_NEAR, ERF_MIDDLE, ERF_LAST = "0.8203125f", "0.9375f", "3.03125f"
+# Of the root of erfc(a / sqrt 2), which is 1 at 0, as a polynomial of a up to where half of its
+# square is less than what is rounded of 1.
+NORMAL_TERMS = (
+    "3.46479041e-8f",
+    "-1.05528841e-6f",
+    "1.32378618e-5f",
+    "-8.45865143e-5f",
+    "2.59136636e-4f",
+    "-1.62772849e-4f",
+    "-4.69042308e-4f",
+    "-3.30417673e-3f",
+    "1.08710555e-2f",
+    "3.46952155e-2f",
+    "-7.9571344e-2f",
+    "-3.989425e-1f",
+    "1.0f",
+)
+NORMAL_END = "5.6f"
 
 
 def _power(of: str, rounding: str, *noted: str) -> tuple[str, ...]:
@@ -126,6 +144,18 @@ _ERF = (
     fused("p[k]", "p[k]", "p[k]", "zero + 1.0f", "vfnmadd213ps"),
     f"m[k] = (U)(a[k] > zero + {ERF_NEAR});",
     "x[k] = (V)((m[k] & (U)p[k]) | (~m[k] & (U)q[k]) | ((U)x[k] & 0x80000000));",
+)
+# 1 less the half of a square, or the half itself: the sign of x says whether 1 and which factor.
+_NORMAL = (
+    "a[k] = (V)((U)x[k] & 0x7fffffff);",
+    *polynomial("p[k]", "a[k]", NORMAL_TERMS),
+    "p[k] *= p[k];",
+    f"m[k] = (U)(a[k] > zero + {NORMAL_END});",
+    "p[k] = (V)((U)p[k] & ~m[k]);",
+    "s[k] = (V)((~(U)x[k] & 0x80000000) | 0x3f000000);",
+    "t[k] = (V)(~((U)((I)x[k] >> 31)) & 0x3f800000);",
+    fused("p[k]", "p[k]", "s[k]", "t[k]"),
+    "x[k] = p[k];",
 )
 
 
@@ -192,6 +222,15 @@ ERF_LANES = lanes(
         {UNSIGNED}
         U m[{MOST}];
 {each(_ERF)}""",
+)
+NORMAL_LANES = lanes(
+    "normal_cdf_f32",
+    f"""\
+        typedef int I __attribute__((vector_size(4 * wide)));
+        V a[{MOST}], p[{MOST}], s[{MOST}], t[{MOST}];
+        {UNSIGNED}
+        U m[{MOST}];
+{each(_NORMAL)}""",
 )
 
 

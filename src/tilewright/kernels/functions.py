@@ -40,6 +40,7 @@ _UNARY = frozenset(
         "sigmoid",
         "erf",
         "erfc",
+        "normal_cdf",
         "asinh",
         "acosh",
         "atanh",

@@ -26,7 +26,7 @@ LONG = 8
 """Operations from which a function takes so long that others are worth computing meanwhile."""
 STEPPED = {
     **dict.fromkeys(("atan", "erf", "exp", "log", "log10", "log1p", "log2"), (F32,)),
-    **dict.fromkeys(("pow", "sigmoid", "tanh"), (F32,)),
+    **dict.fromkeys(("normal_cdf", "pow", "sigmoid", "tanh"), (F32,)),
     **dict.fromkeys(("sin", "cos", "tan", "fmod", "mod", "floordiv"), (F32, F64)),
 }
 """Functions of lanes, written in steps or with a shorter road where no lane is far off, and the

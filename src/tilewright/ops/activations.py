@@ -31,7 +31,7 @@ def _activation(line: str, doc: str, *samples: Sample, kink: str = "", eager: st
 
 def _gelu(_: Types, attrs: Attrs) -> str:
     if attrs["approximate"] == "none":
-        return "y[...] = 0.5 * x[...] * (1 + erf(x[...] * 0.7071067811865476))"
+        return "y[...] = x[...] * normal_cdf(x[...])"
     assert attrs["approximate"] == "tanh", f"gelu has no form {attrs['approximate']!r}"
     inner = "0.7978845608028654 * (x[...] + 0.044715 * x[...] * x[...] * x[...])"
     return f"y[...] = 0.5 * x[...] * (1 + tanh({inner}))"
@@ -130,8 +130,8 @@ PAGE = (
         eager="torch.nn.functional.celu({x}, {alpha})",
     ),
     Operator(
-        "gelu(x; approximate='none')  y[...] = 0.5 * x[...] * (1 + erf(x[...] / sqrt(2)))",
-        "x times the normal distribution function, by erf or by the tanh approximation.",
+        "gelu(x; approximate='none')  y[...] = x[...] * normal_cdf(x[...])",
+        "x times the normal distribution function, or the tanh approximation of that.",
         declare=_gelu,
         kink="at inf it is inf, as in float64; torch's float32 kernel gives NaN (decision 0006)",
         eager="torch.nn.functional.gelu({x}, approximate={approximate})",
