@@ -19,6 +19,7 @@ from tests.train.nets import (
     sgd,
 )
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from tilewright import train_step
 from tilewright.base.errors import (
@@ -340,24 +341,28 @@ def _hook_the_optimizer(step: TrainStep) -> Any:
     return step.optimizer.register_step_pre_hook(lambda *_: None)
 
 
+def _hook_every_optimizer(_: TrainStep) -> Any:
+    return register_optimizer_step_post_hook(lambda *_: None)
+
+
 @pytest.mark.parametrize("whole", [False, True])
-@pytest.mark.parametrize("hook", [_hook_a_gradient, _hook_the_optimizer])
+@pytest.mark.parametrize("hook", [_hook_a_gradient, _hook_the_optimizer, _hook_every_optimizer])
 def test_hooks_that_come_later_are_refused_until_they_are_gone(
     hook: Callable[[TrainStep], Any], whole: bool
 ) -> None:
     step = _settled_step(whole)
-    handle = hook(step)
-    before = copy.deepcopy(step.module.state_dict())
-    with pytest.raises((CaptureError, OptimizerError), match="hooks"):
-        step(*batch())
-    assert all(torch.equal(before[name], now) for name, now in step.module.state_dict().items())
-    handle.remove()
-    for _ in range(8):
-        step(*batch())
-    handle = hook(step)
-    with pytest.raises((CaptureError, OptimizerError), match="hooks"):
-        step(*batch())
-    handle.remove()
+    for _ in range(2):
+        before = copy.deepcopy(step.module.state_dict())
+        handle = hook(step)
+        try:
+            with pytest.raises((CaptureError, OptimizerError), match="hooks"):
+                step(*batch())
+        finally:
+            handle.remove()
+        now = step.module.state_dict()
+        assert all(torch.equal(before[name], found) for name, found in now.items())
+        for _ in range(8):
+            step(*batch())
 
 
 def test_groups_that_are_put_together_anew_are_read_again() -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from tilewright.base.facts import Facts
+from tilewright.train.optimizers import HOOKS_OF_ALL
 
 _HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 _OF_GRADIENTS = ("_backward_hooks", "_post_accumulate_grad_hooks")
@@ -41,7 +42,7 @@ def facts_of(
     own = vars(optimizer)
     if not all(name in own and getattr(optimizer, name) is own[name] for name in (*_HOOKS, *_OWN)):
         return None
-    hooks = [own[name] for name in _HOOKS]
+    hooks = [*(own[name] for name in _HOOKS), *HOOKS_OF_ALL]
     if own["_opt_called"] is not True:
         return None
     trained = [parameter for _, parameters in groups for parameter in parameters]

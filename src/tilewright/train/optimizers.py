@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from tilewright.base.errors import OptimizerError
 from tilewright.graph.ir import Attr
@@ -103,9 +104,14 @@ def rule_of(optimizer: torch.optim.Optimizer) -> Rule:
     )
 
 
+HOOKS_OF_ALL = (_global_optimizer_pre_hooks, _global_optimizer_post_hooks)
+"""Hooks of every optimizer's step (`torch.optim.optimizer.register_optimizer_step_pre_hook`)."""
+
+
 def refuse_hooks(optimizer: torch.optim.Optimizer) -> None:
-    """Raise OptimizerError for an optimizer with hooks of its step."""
-    hooks = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)
+    """Raise OptimizerError for an optimizer with hooks of its step, its own or of all."""
+    own = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)
+    hooks = (*own, *HOOKS_OF_ALL)
     if any(hooks):
         raise OptimizerError(
             "the optimizer has step hooks, which a compiled step does not call",
