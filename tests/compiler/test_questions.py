@@ -27,6 +27,14 @@ def _asks_in_a_sum(a: Tensor, b: Tensor) -> Tensor:
     return a * sum(tensor.requires_grad for tensor in (a, b)) + b
 
 
+def _asks_of_a_class(a: Tensor, b: Tensor) -> Tensor:
+    return a * 2 if isinstance(a, torch.nn.Parameter) else a * 3 + 0 * b
+
+
+def _asks_for_the_class(a: Tensor, b: Tensor) -> Tensor:
+    return a * 2 if type(a) is torch.Tensor else a * 3 + 0 * b
+
+
 def _asks_whether_one(a: Tensor, b: Tensor) -> Tensor:
     return a * 2 if a is b else a * b
 
@@ -42,6 +50,8 @@ def _asks_whether_two(a: Tensor, b: Tensor) -> Tensor:
         _asks_an_intermediate,
         _asks_the_mode,
         _asks_in_a_sum,
+        _asks_of_a_class,
+        _asks_for_the_class,
         _asks_whether_one,
         _asks_whether_two,
     ],
@@ -52,8 +62,9 @@ def test_what_asks_of_gradients_or_identity_is_answered_in_each_call(
     x, y, z = torch.randn(8, requires_grad=True), torch.randn(8), torch.randn(8)
     compiled = tw.compile(function, y, z)
     made = x * 1  # which asks for gradients, and is no leaf
+    parameter = torch.nn.Parameter(z)
     for _ in range(2):
-        for given in ((y, z), (x, y), (made, y), (y, x), (x, x), (y, y)):
+        for given in ((y, z), (x, y), (made, y), (y, x), (x, x), (y, y), (parameter, y)):
             for grad in (True, False):
                 for _ in range(5):  # after some of which C makes calls as wholes
                     with torch.set_grad_enabled(grad):

@@ -16,10 +16,11 @@ from typing import Any
 
 import torch
 
-GRADIENTS, LEAVES, IDENTITY, DOUBLE = "gradients", "leaves", "identity", "double"
+GRADIENTS, LEAVES, CLASSES = "gradients", "leaves", "classes"
+IDENTITY, DOUBLE = "identity", "double"
 """The questions: are gradients on, or does a tensor ask for them; was it made of one that does, or
-has it one; and are two one, as the function asks, or as Dynamo found and guards by nothing: an
-argument that is a global too."""
+has it one; of which class is it; and are two one, as the function asks, or as Dynamo found and
+guards by nothing: an argument that is a global too."""
 
 _OF = {"requires_grad": GRADIENTS, "grad_fn": LEAVES, "is_leaf": LEAVES, "grad": LEAVES}
 ARGUMENTS = ("L['args']", "L['kwargs']")
@@ -55,6 +56,8 @@ def answers(
         found += [grad, *(tensor.requires_grad for tensor in tensors)]
     if LEAVES in asked:
         found += [(t.is_leaf, t.is_leaf and t.grad is not None) for t in tensors]
+    if CLASSES in asked:
+        found += map(type, tensors)
     if IDENTITY in asked:
         first: dict[int, int] = {}
         found += [first.setdefault(id(tensor), at) for at, tensor in enumerate(tensors)]
@@ -118,6 +121,7 @@ def note_questions() -> None:
         return called(function, *args, **kwargs)
 
     functions.call_function = call
+    _note_classes()
     guarded = vars(builder)["make_dupe_guard"]
 
     def guard(source: Any, other: Any) -> Any:
@@ -134,6 +138,25 @@ def note_questions() -> None:
         table[opcode] = functools.partial(_of_identity, table[opcode])
 
 
+def _note_classes() -> None:
+    from torch._dynamo.variables import BuiltinVariable
+
+    builtins: Any = BuiltinVariable
+    one_of, class_of = builtins.call_isinstance, builtins.call_type
+
+    def isinstance_(function: Any, tracer: Any, operand: Any, classes: Any) -> Any:
+        if _is_given(operand) and _tells_parameters(classes):
+            _note(CLASSES, operand.source)
+        return one_of(function, tracer, operand, classes)
+
+    def type_(function: Any, tracer: Any, operand: Any, *others: Any) -> Any:
+        if _is_given(operand):
+            _note(CLASSES, operand.source)
+        return class_of(function, tracer, operand, *others)
+
+    builtins.call_isinstance, builtins.call_type = isinstance_, type_
+
+
 def _note(question: str, *sources: Any) -> None:
     places = [place_at(source) for source in sources] or [""]
     for noted in tuple(_listening):
@@ -141,10 +164,21 @@ def _note(question: str, *sources: Any) -> None:
 
 
 def _of_identity(answer: Callable[..., Any], tracer: Any, instruction: Any) -> Any:
-    left, right = (operand.realize() for operand in tracer.stack[-2:])
-    # What is made in a trace is no argument, and what is one variable a guard keeps one.
-    if left is not right and all(
-        operand.is_tensor() and operand.source for operand in (left, right)
-    ):
+    left, right = tracer.stack[-2:]
+    # What is one variable a guard keeps one.
+    if left.realize() is not right.realize() and _is_given(left) and _is_given(right):
+        left, right = left.realize(), right.realize()
         _note(IDENTITY, left.source, right.source)
     return answer(tracer, instruction)
+
+
+def _is_given(operand: Any) -> bool:
+    """Say whether an operand is a tensor that no trace makes."""
+    operand = operand.realize()
+    return bool(operand.is_tensor() and operand.source)
+
+
+def _tells_parameters(classes: Any) -> bool:
+    """Say whether to be of one of these classes is more than to be a tensor."""
+    asked = classes.as_python_constant() if classes.is_python_constant() else ()
+    return issubclass(torch.nn.Parameter, asked) and not issubclass(torch.Tensor, asked)
