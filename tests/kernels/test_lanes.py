@@ -269,6 +269,16 @@ BODIES: dict[str, tuple[int, dict[str, str], dict[str, str], tuple[str, ...]]] =
         },
         (),
     ),
+    "gelu, with its gradient": (
+        2,
+        {"x": "f32[5, 200]"},
+        {
+            "y": "f32[5, 200]: y[i<5, j<200] = x[i, j] * normal_cdf(x[i, j])",
+            "g": "f32[5, 200]: y[i<5, j<200] = normal_cdf(x[i, j]) + "
+            "x[i, j] * (0.3989422804014327 * exp(-0.5 * (x[i, j] * x[i, j])))",
+        },
+        ("y", "g"),
+    ),
     "gelu by erf, with its gradient": (
         2,
         {"x": "f32[5, 200]"},

@@ -6,6 +6,7 @@ import time
 import pytest
 from tests.sweep import few
 
+from tilewright.base.interpreter import uncollected
 from tilewright.cost import Machine, ModelSpec
 from tilewright.parallel import ParallelPlan, make_plan, peak_activations, predict
 from tilewright.parallel.predict_memory import activation_bytes
@@ -60,11 +61,11 @@ def test_an_odd_number_of_ranks_takes_two_rounds_to_begin_anew(pp: int, batch: i
     assert short == pytest.approx(whole, rel=2e-3)
 
 
+@uncollected()
 def _yardstick() -> float:
     """Return the seconds of work like a pricing's: many small tuples, a dictionary, a sum.
 
-    0.13 on a quiet Zen 3 core, to 0.25 where others use its caches: what counts as a quarter of a
-    second that is slow because of them.
+    0.09 on a quiet Zen 3 core, more where others use its caches.
     """
     start = time.process_time()
     rows = [(n, (n, float(n))) for n in range(200_000)]

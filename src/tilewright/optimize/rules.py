@@ -83,7 +83,7 @@ def is_never_negative_zero(value: Expr, context: Context) -> bool:
     match value:
         case Const(number):
             return not (number == 0 and math.copysign(1, number) < 0)
-        case Call("exp" | "exp2" | "abs" | "sigmoid" | "uniform", _):
+        case Call("exp" | "exp2" | "abs" | "sigmoid" | "normal_cdf" | "uniform", _):
             return True
         case Call("mul", (a, b)):
             return a == b

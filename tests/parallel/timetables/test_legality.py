@@ -93,6 +93,11 @@ def test_ticks_are_one_action_for_a_rank_and_after_what_is_needed(p: int, m: int
                 assert tick > at["B", stage, n]
 
 
+def test_a_rank_that_only_frees_held_nothing() -> None:
+    table = read_timetable("timetable x stages 1 micro-batches 1\nrank 0: 0W0\n")
+    assert peak_activations(table, (1.0,), (0.4,)) == (0.0,)
+
+
 @pytest.mark.parametrize(("p", "m"), [(2, 1), (4, 2), (4, 4), (4, 16), (8, 32)])
 def test_activations_in_flight_are_the_published_counts(p: int, m: int) -> None:
     flight = {name: in_flight(make_timetable(name, p, m)) for name in ("gpipe", "1f1b")}

@@ -52,7 +52,7 @@ def peak_activations(
         parts = (
             changes[kind, stage] * slices[n % many] for kind, stage, n, _ in _one_by_one(actions)
         )
-        peaks.append(max(accumulate(parts), default=0.0))
+        peaks.append(max(accumulate(parts, initial=0.0)))
     return tuple(peaks)
 
 

@@ -72,6 +72,7 @@ def in_order(
             for kind, stage in set(row)
         }
         found.append(tuple(map(next, map(following.__getitem__, row))))
+        assert len(found[-1]) == len(row), "no pass is run more often than there are micro-batches"
     return tuple(found)
 
 
