@@ -174,8 +174,8 @@ def _of_identity(answer: Callable[..., Any], tracer: Any, instruction: Any) -> A
 
 def _is_given(operand: Any) -> bool:
     """Say whether an operand is a tensor that no trace makes."""
-    operand = operand.realize()
-    return bool(operand.is_tensor() and operand.source)
+    # Asked first: a constant that is none, and not looked at yet, would be guarded by its value.
+    return bool(operand.is_tensor() and operand.realize().source)
 
 
 def _tells_parameters(classes: Any) -> bool:
