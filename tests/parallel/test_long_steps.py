@@ -6,7 +6,6 @@ import time
 import pytest
 from tests.sweep import few
 
-from tilewright.base.interpreter import uncollected
 from tilewright.cost import Machine, ModelSpec
 from tilewright.parallel import ParallelPlan, make_plan, peak_activations, predict
 from tilewright.parallel.predict_memory import activation_bytes
@@ -61,22 +60,8 @@ def test_an_odd_number_of_ranks_takes_two_rounds_to_begin_anew(pp: int, batch: i
     assert short == pytest.approx(whole, rel=2e-3)
 
 
-@uncollected()
-def _yardstick() -> float:
-    """Return the seconds of work like a pricing's: many small tuples, a dictionary, a sum.
-
-    0.08 on a quiet core of a Zen 3, an eighth of a second and more where others use its caches.
-    """
-    start = time.process_time()
-    rows = [(n, (n, float(n))) for n in range(200_000)]
-    found = {n: (row, x) for row, (n, x) in rows}
-    assert sum(found[n][1] + x for _, (n, x) in rows) > 0
-    return time.process_time() - start
-
-
 @pytest.mark.parametrize("kind", SYNCHRONOUS, ids=lambda kind: kind.name)
 def test_a_trillion_parameters_on_3072_devices_are_priced_within_a_second(kind: Kind) -> None:
-    """A second, or as much of one as others leave: the time of like work is beside it."""
     fix = {
         "tp": 8, "pp": 64, "dp": 6, "micro_batch": 1, "recompute": "full", "timetable": kind.name,
         "chunks": 2 if kind.parts else 1,
@@ -84,13 +69,12 @@ def test_a_trillion_parameters_on_3072_devices_are_priced_within_a_second(kind: 
     for _ in range(6):  # as others may be running
         for cached in (pricing._timetable, pricing.plan_memory, searching._best_rule):
             cached.cache_clear()
-        second = max(1.0, 8 * _yardstick())
         start = time.process_time()
         found = make_plan("megatron-1t", "dgx-a100-80g x 3072", batch=3072, fix=fix).predicted
         seconds = time.process_time() - start
-        if seconds < second:
+        if seconds < 1:
             break
-    assert seconds < second
+    assert seconds < 1
     assert 0.3 < found.mfu < 0.6
     assert found.fits == (not kind.fills)
 
