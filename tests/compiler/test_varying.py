@@ -96,6 +96,23 @@ def test_a_number_that_is_no_size_is_compiled_in() -> None:
     assert len(COMPILED) == 3
 
 
+def test_sizes_that_a_graph_hands_out_are_numbers() -> None:
+    """What follows a break of the graph gets them: lengths, products of lengths, tests of them."""
+    leave = torch._dynamo.disable(torch.cos)
+
+    def turned(x: Tensor) -> Any:
+        b, h, w = x.shape
+        return leave(x.reshape(-1, h) * 2).reshape(b, w, h), (h, b * w, w * 0.5, b > 2)
+
+    compiled = torch.compile(turned, backend="tilewright", dynamic=True)
+    for shape in ((2, 4, 6), (3, 4, 5), (7, 2, 8)):
+        x = torch.randn(shape)
+        (found, numbers), (expected, known) = compiled(x), turned(x)
+        torch.testing.assert_close(found, expected)
+        assert numbers == known
+        assert list(map(type, numbers)) == [int, int, float, bool]
+
+
 class Shared(torch.autograd.Function):
     """x, whose gradient is shared by its rows: a backward that has saved a size."""
 

@@ -76,7 +76,7 @@ class ViewOfOutput:
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """A plain Python value, the same at every call."""
+    """A plain Python value, the same at every call, or a number that sizes that vary make."""
 
     value: object
 

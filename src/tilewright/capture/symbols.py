@@ -228,6 +228,8 @@ class Symbols:
 
     def result(self, result: Result) -> Result:
         """Return what a result is with all its sizes ours."""
+        if isinstance(result, Literal):
+            return Literal(self._number(result.value))
         known = ("shape", "strides", "base_strides", "offset")
         fields = [each.name for each in dataclasses.fields(result) if each.name in known]
         made: dict[str, Any] = {}
@@ -235,6 +237,13 @@ class Symbols:
             value = getattr(result, name)
             made[name] = self.dims(value) if isinstance(value, tuple) else self.dim(value)
         return dataclasses.replace(result, **made)
+
+    def _number(self, value: Any) -> Any:
+        """Return a number that is handed out as ours; torch notes for which sizes it is one."""
+        if isinstance(value, torch.SymInt):
+            return self.dim(value)
+        plain = {torch.SymFloat: float, torch.SymBool: bool}
+        return plain[type(value)](value) if type(value) in plain else value
 
     def bound(self, results: Sequence[Result], values: Mapping[str, int]) -> tuple[Result, ...]:
         """Return what the results are for these values of the sizes."""
@@ -245,12 +254,13 @@ class Symbols:
                 return tuple(number(item) for item in value)
             return evaluate(value.key) if isinstance(value, sizes.Size) else value
 
-        made = []
+        made: list[Result] = []
         for result in results:
-            fields = {f.name: getattr(result, f.name) for f in dataclasses.fields(result)}
-            if not isinstance(result, Literal):
-                fields = {name: number(value) for name, value in fields.items()}
-            made.append(type(result)(**fields))
+            if isinstance(result, Literal) and not isinstance(result.value, sizes.Size):
+                made.append(result)  # as it is: another tuple would not do
+                continue
+            names = [each.name for each in dataclasses.fields(result)]
+            made.append(type(result)(**{name: number(getattr(result, name)) for name in names}))
         return tuple(made)
 
     def guards(self) -> tuple[sympy.Basic, ...]:
