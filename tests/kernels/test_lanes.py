@@ -17,6 +17,8 @@ from tests.kernels.harness import (
 
 from tilewright.graph.ir import Graph
 from tilewright.kernels import Emitted, emit, emit_naive
+from tilewright.kernels.body import canonical
+from tilewright.kernels.lanes import has_steps
 
 GELU = "0.5 * {0} * (1 + tanh(0.7978845608028654 * ({0} + 0.044715 * {0} * {0} * {0})))"
 X = "x[i, j]"
@@ -393,3 +395,9 @@ def _bits(array: Any) -> bytes:
     """Return the bits of an array; a NaN has but one."""
     plain: np.ndarray = array.astype(np.float64)
     return np.where(np.isnan(plain), np.nan, plain).tobytes()
+
+
+def test_where_an_element_lies_takes_no_steps() -> None:
+    for value, steps in (("x[i // 14, i % 14]", False), ("x[i // 14, i % 14] % 1.5", True)):
+        made = body({"x": "f32[14, 14]"}, {"y": f"f32[196]: y[i<196] = {value}"})
+        assert has_steps(canonical(made, {})) == steps

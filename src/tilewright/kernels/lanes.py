@@ -88,9 +88,10 @@ class Lanes:
 
 
 def has_steps(body: Body) -> bool:
-    """Say whether anything in a body may be computed by steps."""
+    """Say whether anything in a body may be computed by steps: not where an element lies."""
     values = (formula.value for _, formula in body.formulas)
-    return any(isinstance(n, Call) and n.fn in STEPPED for value in values for n in walk(value))
+    nodes = (node for value in values for node in walk(value))
+    return any(isinstance(n, Call) and n.fn in STEPPED and has_read(n) for n in nodes)
 
 
 def has_choices(body: Body) -> bool:

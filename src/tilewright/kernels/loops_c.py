@@ -255,6 +255,8 @@ class _Walk:
             match item:
                 case Let():
                     continue
+                case Keep(Read(name)) if name in self.printer.memory:
+                    continue  # of an input, as it is
                 case Keep():
                     stored.append(self.printer.normal(item.read))
                 case Do(into=""):

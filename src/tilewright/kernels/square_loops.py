@@ -81,7 +81,10 @@ def place_of(read: Read, memory: Memory) -> Expr:
 
 
 def step_of(printer: Printer, place: Expr, name: str, lets: Mapping[str, Expr] = _NOTHING) -> Expr:
-    """Return how far a place moves with each iteration of a loop; `lets`: what is defined in it."""
-    here = substitute(place, lets)
+    """Return how far a place moves with each iteration of a loop; `lets`: what is defined in it.
+
+    A quotient and a rest that make one number are made that number first: it moves evenly.
+    """
+    here = printer.simplify(substitute(place, lets))
     after = substitute(here, {name: Call("add", (Sym(name), Const(1)))})
     return printer.simplify(Call("sub", (after, here)))
