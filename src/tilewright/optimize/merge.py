@@ -92,6 +92,7 @@ class Merger:
         for name, formula in formulas.items():
             self.group[self.position[name]] = _single(name, formula, types)
         self._refused: dict[tuple[tuple[str, ...], tuple[str, ...]], str] = {}
+        self._costs: dict[int, tuple[Group, int]] = {}
 
     def run(self) -> None:
         """Merge until no merge that saves bytes is legal."""
@@ -197,8 +198,15 @@ class Merger:
         together = Group(
             one.space, "", one.formulas + other.formulas, _both(one.reads, other.reads)
         )
-        apart = self.cost(one, {a}) + self.cost(other, {b})
-        return apart - self.cost(together, {a, b})
+        return self._alone(a) + self._alone(b) - self.cost(together, {a, b})
+
+    def _alone(self, at: int) -> int:
+        """Return the bytes that a group moves by itself: the same as long as it is not merged."""
+        group = self.group[at]
+        known = self._costs.get(at)
+        if known is None or known[0] is not group:
+            known = self._costs[at] = group, self.cost(group, {at})
+        return known[1]
 
     def _merged(self, a: int, b: int, saved: int) -> Group | str:
         one, other = self.group[a], self.group[b]

@@ -13,6 +13,7 @@ This module does not know what a kernel computes.
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from tilewright.program import KernelSource
 
@@ -98,6 +99,7 @@ def _joined(kernels: Sequence[_Parts]) -> Unit:
     return f"kernels {', '.join(kernel.name for kernel in kernels)}", "\n".join(lines)
 
 
+@lru_cache(256)  # asked where compiling begins and where it ends
 def _parts(kernel: KernelSource) -> _Parts | None:
     """Take a kernel's text apart; None where it has macros, or something is not understood.
 
@@ -126,13 +128,16 @@ def _parts(kernel: KernelSource) -> _Parts | None:
 def _definitions(text: str) -> Iterator[str]:
     """Yield what stands at file scope, each with the comments before it."""
     lines: list[str] = []
+    depth, last, comment = 0, "", ""
     for line in text.split("\n"):
         lines.append(line)
-        code = _COMMENT.sub(" ", "\n".join(lines))
-        whole = "/*" not in code and code.count("{") == code.count("}")
-        if whole and code.rstrip().endswith((";", "}")):
+        code, begun, rest = _COMMENT.sub(" ", comment + line).partition("/*")
+        comment = begun + rest + "\n" if begun else ""
+        depth += code.count("{") - code.count("}")
+        last = code.rstrip()[-1:] or last
+        if not comment and depth == 0 and last in (";", "}"):
             yield "\n".join(lines)
-            lines = []
+            lines, last = [], ""
     if "\n".join(lines).strip():
         yield "\n".join(lines)
 
