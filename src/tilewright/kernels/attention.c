@@ -60,11 +60,10 @@ inlined void power(const int count, V *x) {
   EACH n[k] = z[k] - magic;
   EACH r[k] = n[k] * -0.693145752f + x[k];
   EACH r[k] = n[k] * -1.42860677e-6f + r[k];
-  EACH q[k] = r[k] * 1.98581e-4f + 1.39344967e-3f;
-  EACH q[k] = q[k] * r[k] + 8.33336183e-3f;
-  EACH q[k] = q[k] * r[k] + 4.16664574e-2f;
-  EACH q[k] = q[k] * r[k] + 1.66666665e-1f;
-  EACH q[k] = q[k] * r[k] + 0.5f;
+  EACH q[k] = r[k] * 1.3821425e-3f + 8.368673e-3f;
+  EACH q[k] = q[k] * r[k] + 4.166826e-2f;
+  EACH q[k] = q[k] * r[k] + 1.6666521e-1f;
+  EACH q[k] = q[k] * r[k] + 4.9999994e-1f;
   EACH q[k] = q[k] * r[k] + 1.0f;
   EACH q[k] = q[k] * r[k] + 1.0f;
   EACH x[k] = q[k] * (V)((U)z[k] << 23);

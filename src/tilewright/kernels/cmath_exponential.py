@@ -10,6 +10,7 @@ from tilewright.kernels.cmath_snippet import Snippet, Step, horner, in_steps, la
 from tilewright.kernels.cmath_wide import (
     BASES,
     EXP_LANES,
+    EXP_TERMS,
     LOG1P_LANES,
     LOG2_LANES,
     LOG10_LANES,
@@ -60,7 +61,7 @@ static inline float exp_f32(float x) {
     const float n = z - 12583166.0f;
     const float r = fma_f32(n, -1.42860677e-6f, fma_f32(n, -0.693145752f, x));
 """
-        + _POLYNOMIAL
+        + horner("q", "r", EXP_TERMS)
         + """\
     /* 0 before it is scaled where nothing is left: results that round there are slow on Intel's. */
     const float p = x < -104.0f ? 0.0f : fma_f32(fma_f32(q, r, 1.0f), r, 1.0f);
