@@ -98,11 +98,15 @@ def test_a_number_that_is_no_size_is_compiled_in() -> None:
 
 def test_sizes_that_a_graph_hands_out_are_numbers() -> None:
     """What follows a break of the graph gets them: lengths, products of lengths, tests of them."""
-    leave = torch._dynamo.disable(torch.cos)
+
+    @torch._dynamo.disable
+    def leave(x: Tensor, *numbers: float) -> tuple[Tensor, tuple[float, ...]]:
+        return x.cos(), numbers
 
     def turned(x: Tensor) -> Any:
         b, h, w = x.shape
-        return leave(x.reshape(-1, h) * 2).reshape(b, w, h), (h, b * w, w * 0.5, b > 2)
+        y, numbers = leave(x.reshape(-1, h) * 2, h, b * w, w * 0.5, b > 2)
+        return y.reshape(b, w, h), numbers
 
     compiled = torch.compile(turned, backend="tilewright", dynamic=True)
     for shape in ((2, 4, 6), (3, 4, 5), (7, 2, 8)):
