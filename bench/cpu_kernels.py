@@ -249,9 +249,22 @@ def contenders(kernel: Kernel, target: str = NATIVE) -> dict[str, Call]:
         calls[name] = _call(kernel, compiled, operands)
     expected = calls["torch"]()
     for call in calls.values():
-        # Sums of thousands of terms; what is asked is that the same is computed.
-        torch.testing.assert_close(call(), expected, rtol=1e-3, atol=1e-3)
+        _check_same(call(), expected)
     return calls
+
+
+def _check_same(found: Any, expected: Any) -> None:
+    """Raise AssertionError unless the same is computed, in sums of up to 50,176 terms.
+
+    Such a sum may end near 0 and be off by what its partial sums are rounded by, beside which the
+    largest element stands: torch's gradient of a 7 x 7 window is off by 1e-5 of that.
+    """
+    pairs = (
+        [(found, expected)] if isinstance(expected, Tensor) else zip(found, expected, strict=True)
+    )
+    for ours, theirs in pairs:
+        largest = theirs.abs().max().item() if theirs.is_floating_point() else 0.0
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=max(1e-3, 2e-5 * largest))
 
 
 def _call(kernel: Kernel, function: Callable[..., Tensor], operands: Sequence[Tensor]) -> Call:
