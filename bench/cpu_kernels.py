@@ -249,22 +249,15 @@ def contenders(kernel: Kernel, target: str = NATIVE) -> dict[str, Call]:
         calls[name] = _call(kernel, compiled, operands)
     expected = calls["torch"]()
     for call in calls.values():
-        _check_same(call(), expected)
+        found = call()
+        try:
+            torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+        except AssertionError:
+            # Sums of up to 50,176 terms that end near 0: torch's may be off by more than that (5e-3
+            # in the gradient of a 7 x 7 window, where ours is 4e-4).  Doubles are the judge then.
+            exact = _call(kernel, kernel.function, [x.double() for x in operands])()
+            torch.testing.assert_close(found, exact, rtol=1e-3, atol=1e-3, check_dtype=False)
     return calls
-
-
-def _check_same(found: Any, expected: Any) -> None:
-    """Raise AssertionError unless the same is computed, in sums of up to 50,176 terms.
-
-    Such a sum may end near 0 and be off by what its partial sums are rounded by, beside which the
-    largest element stands: torch's gradient of a 7 x 7 window is off by 1e-5 of that.
-    """
-    pairs = (
-        [(found, expected)] if isinstance(expected, Tensor) else zip(found, expected, strict=True)
-    )
-    for ours, theirs in pairs:
-        largest = theirs.abs().max().item() if theirs.is_floating_point() else 0.0
-        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=max(1e-3, 2e-5 * largest))
 
 
 def _call(kernel: Kernel, function: Callable[..., Tensor], operands: Sequence[Tensor]) -> Call:
