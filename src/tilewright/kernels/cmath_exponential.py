@@ -21,7 +21,7 @@ from tilewright.kernels.cmath_wide import (
     TERMS,
 )
 
-_POLYNOMIAL, _POWER = horner("q", "r", TERMS), horner("q", "r", EXP_TERMS)
+_LESS_ONE, _ITSELF = horner("q", "r", TERMS), horner("q", "r", EXP_TERMS)  # of e^r - 1 and e^r
 _LOGARITHM = horner("q", "f", LOG_TERMS)
 
 # In all exponentials, adding and taking away 1.5 * 2^23 rounds to an integer, which then stands in
@@ -61,7 +61,7 @@ static inline float exp_f32(float x) {
     const float n = z - 12583166.0f;
     const float r = fma_f32(n, -1.42860677e-6f, fma_f32(n, -0.693145752f, x));
 """
-        + _POWER
+        + _ITSELF
         + """\
     /* 0 before it is scaled where nothing is left: results that round there are slow on Intel's. */
     const float p = x < -104.0f ? 0.0f : fma_f32(fma_f32(q, r, 1.0f), r, 1.0f);
@@ -109,7 +109,7 @@ static inline float expm1_f32(float x) {
     const int k = bits_f32(z) - 0x4b400000;
     const float r = fma_f32(n, -1.42860677e-6f, fma_f32(n, -0.693145752f, a));
 """
-        + _POLYNOMIAL
+        + _LESS_ONE
         + """\
     const float m = fma_f32(r * r, q, r);
     const int j = k < -125 ? -125 : k;
@@ -161,7 +161,7 @@ static inline float cosh_f32(float x) {
                 ("z", "r"),
             ),
             Step(
-                _POWER
+                _ITSELF
                 + """\
     const float p = __builtin_fabsf(x) > 104.0f ? 0.0f : fma_f32(fma_f32(q, r, 1.0f), r, 1.0f);
     const float low = z < 12583016.0f ? 12583016.0f : z;
@@ -199,7 +199,7 @@ static inline float cosh_f32(float x) {
                 ("z", "r"),
             ),
             Step(
-                _POLYNOMIAL
+                _LESS_ONE
                 + """\
     const float m = fma_f32(r * r, q, r);
     const float t = from_bits_f32((int)((unsigned)(bits_f32(z) + 127) << 23));
